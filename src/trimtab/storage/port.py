@@ -1,0 +1,177 @@
+"""The storage port: what the rest of the system may ask of a disk, and what a disk may answer.
+
+Two adapters implement it: `rocks` (RocksDB in a directory) and `model` (memory, deterministic, can crash).
+One conformance suite holds for both. What they guarantee:
+
+- `write` is atomic: all of a batch or nothing of it, also after a crash. It is visible to reads at once.
+- `write` is *not* durable. With a write-ahead log (`wal=True`) everything written before `start_sync` was called
+  is durable when its `done(None)` runs. Without one (`wal=False`) a crash keeps a prefix of the batches, in the
+  order in which they were written; what a finished `start_flush` covered is always in that prefix.
+- A failed sync is final. What the operating system did with the dirty pages is unknown and asking again proves
+  nothing, so the store refuses everything afterwards and the node has to stop.
+- Callbacks run on the event loop that asked (or through the model's `call_later`), never inside the call itself.
+  After `close()` or a crash they never run.
+- Everything that is named here is named with relative, slash-separated names (`log`, `tablets/7/3.1`). A name
+  that could leave the disk's directory is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+SyncDone = Callable[[BaseException | None], None]
+Report = Callable[[str], None]
+
+
+class StorageError(Exception):
+    """Anything a store or a disk refuses. The text names the thing, what was expected, and what to do."""
+
+
+class InvalidName(StorageError, ValueError):
+    """A store or file name that is empty, absolute, or would leave the disk's directory."""
+
+
+class DiskFull(StorageError):
+    """No space for this write. Nothing of it was kept; it may be tried again when there is space."""
+
+    def __init__(self, where: str, *, free_bytes: int, reserve_bytes: int, detail: str = "") -> None:
+        self.where = where
+        self.free_bytes = free_bytes
+        self.reserve_bytes = reserve_bytes
+        super().__init__(
+            f"disk full: {where} has {free_bytes} bytes free, and {reserve_bytes} bytes are kept in reserve"
+            f"{': ' + detail if detail else ''}; free some space or enlarge the file system, the write can then be tried again"
+        )
+
+
+class Corrupt(StorageError):
+    """Data that was durable is damaged. Never repaired silently: dropping it could undo what was acknowledged."""
+
+    def __init__(self, where: str, what: str, *, offset: int | None = None, what_to_do: str = "") -> None:
+        self.where = where
+        self.offset = offset
+        self.what = what
+        self.what_to_do = what_to_do or (
+            "do not start this instance on the damaged files; restore the directory from a copy, "
+            "or remove the instance and let its replicas be rebuilt from its peers"
+        )
+        at = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"corrupt: {where}{at}: {what}; {self.what_to_do}")
+
+
+class SyncFailed(StorageError):
+    """A sync failed. It is never retried; the store refuses everything from now on and the node must stop."""
+
+
+class StoreClosed(StorageError):
+    """The store was closed, or the machine it was open on has crashed."""
+
+
+class Batch(Protocol):
+    """Changes that become visible, and durable, together. Later changes win over earlier ones of the same batch."""
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> None: ...
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Delete every key with low <= key < high; nothing when low >= high."""
+        ...
+
+    def __len__(self) -> int:
+        """How many operations were added."""
+        ...
+
+
+class Store(Protocol):
+    """One ordered key-value store. Reads see every batch written so far."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with low <= key < high (None: to the end), as they were at the first step of the iteration."""
+        ...
+
+    def batch(self) -> Batch: ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply the batch to memory and, with a write-ahead log, hand it to the operating system. Not durable.
+
+        A batch is used up by a successful write. When it fails with DiskFull nothing was applied and the same
+        batch may be written again.
+        """
+        ...
+
+    def start_sync(self, done: SyncDone) -> None:
+        """Make everything written so far durable, off the loop; then call done(None), or done(error)."""
+        ...
+
+    def start_flush(self, done: SyncDone) -> None:
+        """Move everything written so far from memory into files, off the loop; then call done."""
+        ...
+
+    def checkpoint(self, name: str) -> None:
+        """Make a new, closed, durable store `name` on the same disk with the same contents (shared files, not copies)."""
+        ...
+
+    def approximate_bytes(self) -> int: ...
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent. Says nothing about durability: sync or flush first."""
+        ...
+
+
+class Disk(Protocol):
+    """A directory tree on one file system: stores and small files."""
+
+    def open(self, name: str, *, wal: bool, report: Report | None = None) -> Store:
+        """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a store, a directory of stores, or a file of this name."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Durable when it returns. The store must be closed; `new` must not exist (a file replaces a file)."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a store, a directory of stores, or a file; nothing when there is none. Durable when it returns."""
+        ...
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Sorted names of all stores and files that start with the prefix."""
+        ...
+
+    def read_file(self, name: str) -> bytes | None: ...
+
+    def write_file(self, name: str, data: bytes) -> None:
+        """Replace a small file atomically. Durable when it returns."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+    def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run blocking work off the loop; then call done(result, None) or done(None, error) on it."""
+        ...
+
+
+def check_name(name: str) -> str:
+    """The name itself, or InvalidName. A part may not be empty, `.` or `..`, nor hold a backslash or NUL."""
+    if not isinstance(name, str) or not name:
+        raise InvalidName(f"a store or file name must be a non-empty string, not {name!r}")
+    for part in name.split("/"):
+        if part in ("", ".", "..") or "\\" in part or "\0" in part:
+            raise InvalidName(f"{name!r} is not a name on this disk: use relative names such as 'log' or 'tablets/7'")
+    return name
+
+
+def check_bytes(value: object, what: str) -> bytes:
+    """The value itself, or TypeError: a store must never guess an encoding."""
+    if type(value) is not bytes:
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
+    return value
