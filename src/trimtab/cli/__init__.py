@@ -1,0 +1,1 @@
+"""The command line. One module a command; nothing heavy is imported until its command runs."""
