@@ -41,7 +41,7 @@ PUSH: Final = 7  # one item of a STREAM
 CANCEL: Final = 8  # the asker has lost interest in this id
 PING: Final = 9  # answered by PONG, with the same id
 PONG: Final = 10
-GOODBYE: Final = 11  # the last frame of a connection; body = why, in UTF-8
+GOODBYE: Final = 11  # the last frame of a connection; body = why, in UTF-8; id 1 = a fault, 0 = a wanted end
 
 KIND_NAMES: Final = {
     HELLO: "HELLO",
@@ -149,6 +149,8 @@ class FrameReader:
         self._error: FrameError | None = None
 
     def feed(self, data: bytes) -> None:
+        if self._error is not None:
+            return
         if self._at < self._end:  # the caller stopped in the middle of the last chunk
             self._partial += self._view[self._at :]
             self._at = self._end = 0

@@ -13,7 +13,7 @@ MIN_FRAME_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds and timeouts of one server or channel. Both ends check their own; frame sizes use the smaller of the two."""
+    """Bounds and timeouts of one server or channel. Each end checks its own; for frame sizes the smaller one holds."""
 
     # Frames. Before the peer said hello, a smaller bound holds: nobody unknown may make us buffer megabytes.
     max_frame_bytes: int = 4 * 1024 * 1024
@@ -39,6 +39,7 @@ class Limits:
     hello_timeout_s: float = 5.0  # from the accepted socket to a valid hello, the TLS handshake included
     keepalive_s: float = 1.0  # PING when nothing was sent or received for this long
     dead_after_s: float = 5.0  # nothing at all received for this long: the peer is gone
+    write_stall_s: float = 30.0  # the transport stayed full for this long: the peer doesn't read
     goodbye_linger_s: float = 0.25  # how long a refused peer gets to read the reason before the socket closes
 
     # Reconnecting.
@@ -57,7 +58,7 @@ class Limits:
         if self.write_low_bytes >= self.write_high_bytes:
             raise ValueError("write_low_bytes must be below write_high_bytes")
         if self.dead_after_s < 2 * self.keepalive_s:
-            raise ValueError("dead_after_s must be at least twice keepalive_s, or a live but idle peer is declared dead")
+            raise ValueError("dead_after_s must be at least twice keepalive_s, or an idle peer is declared dead")
 
 
 DEFAULT_LIMITS = Limits()
