@@ -1,0 +1,75 @@
+"""Idle groups go quiet: a quiescent member does not tick, so thousands of groups cost nothing while nobody uses them.
+
+A leader with nothing to do tells its followers and stops; they stop too, if they have everything it has. Any message
+wakes a member up. What a quiet group can't notice is that its leader died: the host notices that for all groups of the
+dead process at once, and wakes their members, which then time out and elect as usual.
+
+Safety needs nothing of this: a quiescent member is one whose clock stands still. Liveness needs pre-vote: a member that
+restarts hears nothing in a quiet group and campaigns, and without pre-vote it would depose a healthy leader. With it,
+its question wakes the leader up, which answers with a heartbeat.
+"""
+
+from typing import TYPE_CHECKING
+
+from trimtab.raft.messages import NONE
+from trimtab.raft.progress import ProgressState
+from trimtab.raft.roles import StateType
+
+if TYPE_CHECKING:
+    from trimtab.raft.core import Raft
+
+
+def is_idle(raft: "Raft") -> bool:
+    """A leader whose whole group has, and has committed, all there is; it has applied it, and nothing is pending.
+
+    Lease reads are the exception: a leader whose clock stands still can't tell that its lease has run out.
+    """
+    log = raft.log
+    last_index = log.last_index()
+    config = raft.tracker.config
+    if (
+        raft.state is not StateType.LEADER
+        or not raft.config.pre_vote
+        or raft.config.read_only == "lease"
+        or not (log.applied == log.committed == last_index)
+        or log.unstable.entries
+        or log.unstable.snapshot is not None
+        or config.is_joint
+        or raft.pending_conf_index > log.applied
+        or raft.lead_transferee != NONE
+        or raft.reads.pending
+        or raft.id not in config.voters
+    ):
+        return False
+    return all(
+        progress.match == last_index and progress.state is ProgressState.REPLICATE
+        for progress in raft.tracker.progress.values()
+    )
+
+
+def accept(raft: "Raft", leader: int, term: int, commit: int) -> bool:
+    """Whether a follower has what its quiet leader has. The notice tells the commit index, like a heartbeat.
+
+    A notice that comes late does no harm: if the leader went on meanwhile, its next message wakes the follower.
+    """
+    log = raft.log
+    if (
+        raft.state is not StateType.FOLLOWER
+        or raft.term != term
+        or raft.lead != leader
+        or not raft.config.pre_vote
+        or log.last_index() != commit
+        or log.unstable.snapshot is not None
+        # Only entries of the leader's term prove that this log is the leader's up to its end.
+        or log.last_term() != term
+    ):
+        return False
+    log.commit_to(commit)
+    return True
+
+
+def wake(raft: "Raft") -> None:
+    """Go on as if the leader had just been heard from: everybody gets a whole timeout to speak up first."""
+    raft.election_elapsed = 0
+    # A leader's first tick sends heartbeats.
+    raft.heartbeat_elapsed = raft.config.heartbeat_tick
