@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -35,3 +41,56 @@ def contact_addresses(peers: list[str] | None) -> list[str]:
     for peer in peers:
         parse_address(peer)
     return peers
+
+
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long.")]
+AuthorityOption = Annotated[Path | None, typer.Option("--tls-authority", help="PEM of the members' authority.")]
+CertificateOption = Annotated[Path | None, typer.Option("--tls-certificate", help="PEM to show the members.")]
+KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="PEM of the certificate's key.")]
+
+
+@dataclass(frozen=True)
+class Contact:
+    """How a command reaches the cluster."""
+
+    peers: list[str] | None
+    timeout_s: float
+    tls_files: tuple[Path, Path, Path] | None
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What to connect with, or None for plain connections."""
+        from trimtab.net.tls import client_context
+
+        return client_context(*self.tls_files) if self.tls_files else None
+
+
+def _contact(
+    peer: PeerOption = None,
+    timeout: TimeoutOption = 10.0,
+    tls_authority: AuthorityOption = None,
+    tls_certificate: CertificateOption = None,
+    tls_key: KeyOption = None,
+) -> Contact:
+    if not (tls_authority or tls_certificate or tls_key):
+        return Contact(peer, timeout, None)
+    if not (tls_authority and tls_certificate and tls_key):
+        raise WrongUsage("TLS needs all three of --tls-authority, --tls-certificate and --tls-key.")
+    return Contact(peer, timeout, (tls_authority, tls_certificate, tls_key))
+
+
+def with_contact(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options every command has that talks to a cluster, in place of its `contact` parameter."""
+    own = {name: each for name, each in inspect.signature(command).parameters.items() if name != "contact"}
+    shared = inspect.signature(_contact).parameters
+    hints = get_type_hints(command, include_extras=True) | get_type_hints(_contact, include_extras=True)
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        contact = _contact(**{name: values.pop(name) for name in shared})
+        return command(contact=contact, **values)
+
+    parameters = [each.replace(annotation=hints[each.name]) for each in (*own.values(), *shared.values())]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__
+    return run

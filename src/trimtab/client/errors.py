@@ -1,0 +1,23 @@
+"""What a client is told. Every error names what was asked, what is known about the outcome, and what to do."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of everything a client raises."""
+
+
+class Unavailable(Error):
+    """No member could take the request, so it was not carried out."""
+
+
+class Timeout(Error):
+    """The time is up. A write may or may not have been carried out; with the same command id it can be tried again."""
+
+
+class Overloaded(Error):
+    """A limit on waiting work was reached; nothing was done."""
+
+
+class InvalidRequest(Error):
+    """The request itself is wrong: trying again changes nothing."""

@@ -1,0 +1,1 @@
+"""One running instance: Raft groups on a node log, their state machines, and the doors to them."""

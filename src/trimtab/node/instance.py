@@ -1,0 +1,264 @@
+"""One instance of Trimtab, put together: disk, log, groups, links, and the doors that members and clients knock at.
+
+Nothing here knows whether it is real. Time and network come from the running event loop, the disk, the randomness and
+the wall clock from whoever makes the instance; the simulator makes the same one.
+
+Files: `instance.json` (who this is; written once), `log/` (all groups' Raft logs), `metastore/` (the cluster group's
+data).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from trimtab.net.hello import Hello
+from trimtab.net.limits import Limits as NetLimits
+from trimtab.net.server import Request, Server
+from trimtab.net.tls import client_context, server_context
+from trimtab.node.compaction import Compaction
+from trimtab.node.host import Host
+from trimtab.node.links import decode_parcel
+from trimtab.node.members import INSTANCES, Members, parse_instance
+from trimtab.node.metastore_machine import MetastoreMachine
+from trimtab.node.metastore_service import MetastoreService
+from trimtab.node.settings import Settings, SettingsError, split_address
+from trimtab.node.snapshots import Snapshots
+from trimtab.raft.messages import ConfState
+from trimtab.storage.node_log import NodeLog
+from trimtab.storage.port import Corrupt, Disk
+
+CLUSTER_GROUP = 0
+# Founders begin after an agreed entry 1 of term 1 that holds the founding configuration.
+_BOOTSTRAP_INDEX = 1
+_IDENTITY_FILE = "instance.json"
+_decode_quiesce = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What `instance.json` holds: whose data this directory is."""
+
+    format: int
+    cluster_id: str
+    instance_id: str
+    raft_id: int
+    genesis: str
+
+
+class Instance:
+    """A member of the cluster group, from `start` to `stop` or to the first thing that must not be survived."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk,
+        rng: random.Random,
+        wall_ms: Callable[[], int],
+        story: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.settings = settings
+        self.raft_id = settings.member_id
+        self.failure: BaseException | None = None
+        self._disk = disk
+        self._rng = rng
+        self.wall_ms = wall_ms
+        self._story = story
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Open what is on disk, take up the cluster group, and listen."""
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        settings = self.settings
+        self._check_identity()
+        self.log = NodeLog.open(self._disk, "log", report=self._story)
+        self.host = Host(
+            self.raft_id,
+            self.log,
+            self._rng,
+            settings.timing,
+            settings.limits,
+            fatal=self.fail,
+            story=self._story,
+        )
+        self.snapshots = Snapshots(self.host, settings.limits, self._story)
+        self.host.on_snapshot_message = self.snapshots.receive
+        group_log = self.log.group(CLUSTER_GROUP)
+        if settings.founder and not group_log.exists:
+            founders = ConfState(voters=tuple(range(1, len(settings.peers) + 1)))
+            group_log.bootstrap(founders, index=_BOOTSTRAP_INDEX, term=1)
+            self.log.write()
+            await self._synced()
+        self.machine = MetastoreMachine(self._disk, "metastore", settings.limits, loop.call_soon)
+        self.machine.recover(group_log.snapshot_metadata, _BOOTSTRAP_INDEX)
+        self.cluster = self.host.add_group(
+            CLUSTER_GROUP, self.machine, quiesces=False, snapshot=self.snapshots.source(CLUSTER_GROUP)
+        )
+        self.hello = Hello(
+            cluster_id=settings.cluster_id,
+            instance_id=settings.instance_id,
+            raft_id=self.raft_id,
+            genesis=settings.genesis,
+            incarnation=self._rng.getrandbits(63),
+        )
+        net_limits = NetLimits(
+            max_frame_bytes=settings.limits.frame_bytes,
+            keepalive_s=settings.timing.keepalive_ms / 1000,
+            dead_after_s=settings.timing.dead_peer_ms / 1000,
+        )
+        tls = settings.tls
+        self.members = Members(
+            self.raft_id,
+            self.hello,
+            self._rng,
+            net_limits,
+            tls=client_context(tls.authority, tls.certificate, tls.key) if tls else None,
+            links=self.host.links,
+            on_down=self._peer_down,
+            on_up=lambda _raft_id: None,
+            parcel_bytes=settings.limits.frame_bytes * 3 // 4,
+        )
+        self.compaction = Compaction(self.host, self.snapshots, settings.limits, fatal=self.fail)
+        self.service = MetastoreService(self)
+        self.server = Server(
+            {
+                "raft": self._receive_raft,
+                "quiesce": self._receive_quiesce,
+                "snapshot.chunk": self.snapshots.serve_chunk,
+                "snapshot.failed": self.snapshots.serve_failed,
+                **self.service.handlers(),
+            },
+            self.hello,
+            net_limits,
+            ssl=server_context(tls.authority, tls.certificate, tls.key) if tls else None,
+            check_hello=self._check_hello,
+            on_error=lambda text, _error: self._story(text),
+        )
+        host, port = split_address(settings.listen)
+        self.port = await self.server.start(host, port)
+        self.members.update((place + 1, address) for place, address in enumerate(settings.peers))
+        self._learn_addresses()
+        self.host.start()
+        self._housekeeping = loop.call_later(1.0, self._keep_house)
+
+    async def stop(self) -> None:
+        """End in an orderly way. What was acknowledged is durable already; nothing is flushed for its sake."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._housekeeping.cancel()
+        self.host.stop()
+        self.snapshots.close()
+        self.server.close()
+        self.members.close()
+        await self.server.wait_closed()
+        self.machine.close()
+        self.log.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Something that must not be survived: a failed sync, damaged data, a diverged state. Stop at once."""
+        if self.failure is None:
+            self.failure = error
+            self._story(f"stopping: {error}")
+            self.host.stop()
+            self.server.close(f"this member stopped: {error}")
+            self.members.close()
+            if not self.ended.done():
+                self.ended.set_exception(error)
+                self.ended.exception()
+
+    # Identity
+
+    def _check_identity(self) -> None:
+        settings = self.settings
+        mine = Identity(1, settings.cluster_id, settings.instance_id, self.raft_id, settings.genesis)
+        stored = self._disk.read_file(_IDENTITY_FILE)
+        if stored is None:
+            if self._disk.exists("log"):
+                raise Corrupt("instance.json", "it is missing, but there is a log: it is unknown whose data this is")
+            self._disk.write_file(_IDENTITY_FILE, msgspec.json.encode(mine))
+            return
+        try:
+            found = msgspec.json.decode(stored, type=Identity)
+        except msgspec.DecodeError as error:
+            raise Corrupt("instance.json", f"it is not readable: {error}") from error
+        for field in ("format", "cluster_id", "instance_id", "raft_id", "genesis"):
+            if getattr(found, field) != getattr(mine, field):
+                raise SettingsError(
+                    f"the data directory belongs to another instance: its {field} is {getattr(found, field)!r}, "
+                    f"this one was started with {getattr(mine, field)!r}; use the data directory of this instance, "
+                    "or start it with the settings it was founded with"
+                )
+
+    def _check_hello(self, hello: Hello) -> str | None:
+        if hello.raft_id == 0:
+            return None
+        if hello.cluster_id != self.settings.cluster_id:
+            return f"this member belongs to cluster {self.settings.cluster_id!r}, not {hello.cluster_id!r}"
+        if hello.genesis != self.settings.genesis:
+            return (
+                "the founding peer lists differ: start every member with the same --peer list in the same order "
+                f"(here: {', '.join(self.settings.peers)})"
+            )
+        if hello.raft_id == self.raft_id and hello.instance_id != self.settings.instance_id:
+            return f"raft id {hello.raft_id} is mine ({self.settings.instance_id}); two instances can't share it"
+        return None
+
+    async def _synced(self) -> None:
+        done = asyncio.get_running_loop().create_future()
+
+        def synced(error: BaseException | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.log.sync(synced)
+        await done
+
+    # Messages
+
+    def _receive_raft(self, request: Request) -> None:
+        if request.peer.raft_id:
+            self.host.receive(request.peer.raft_id, decode_parcel(request.body))
+
+    def _receive_quiesce(self, request: Request) -> None:
+        if request.peer.raft_id:
+            self.host.receive_quiesce(request.peer.raft_id, _decode_quiesce(request.body))
+
+    def _peer_down(self, raft_id: int, refused: bool) -> None:
+        self.host.peer_down(raft_id, refused=refused)
+
+    # Upkeep
+
+    def _keep_house(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._housekeeping = loop.call_later(1.0, self._keep_house)
+        self.snapshots.sweep()
+        self.host.check_space()
+        self.compaction.run()
+        self.machine.purge()
+        self.service.report_checksum()
+
+    def learn(self, key: bytes, value: bytes | None) -> None:
+        """An instance record changed in the metastore."""
+        if value is None:
+            return
+        try:
+            raft_id, record = parse_instance(key, value)
+            split_address(record.address)
+        except (ValueError, SettingsError) as error:
+            self._story(f"ignored an unusable instance record: {error}")
+            return
+        self.members.update([(raft_id, record.address)])
+
+    def _learn_addresses(self) -> None:
+        for key, value in self.machine.latest(INSTANCES):
+            self.learn(key, value)
+        self.machine.watch_prefix(INSTANCES, self.learn)

@@ -1,0 +1,103 @@
+"""Where the other members are, and the links to them.
+
+The founders' addresses come from the settings; those of members added later come from the metastore, under
+`instances/<raft_id>`, where they are written before the member is added, so that every member learns them from its own
+copy. What the metastore says wins.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from trimtab.net.client import Channel
+from trimtab.net.hello import Hello
+from trimtab.net.limits import Limits as NetLimits
+from trimtab.node.links import Link
+
+INSTANCES = b"instances/"
+
+
+class InstanceRecord(msgspec.Struct, frozen=True):
+    """What the metastore keeps of an instance."""
+
+    instance_id: str
+    address: str
+
+
+def instance_key(raft_id: int) -> bytes:
+    """The metastore key of an instance; zero-padded, so that keys sort like ids."""
+    return INSTANCES + b"%020d" % raft_id
+
+
+def parse_instance(key: bytes, value: bytes) -> tuple[int, InstanceRecord]:
+    """Raft id and record; ValueError on anything that is neither."""
+    try:
+        return int(key.removeprefix(INSTANCES)), msgspec.json.decode(value, type=InstanceRecord)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the metastore key {key!r} does not hold an instance record: {error}") from error
+
+
+class Members:
+    """Links to all members that have an address, made and closed as addresses come and change."""
+
+    def __init__(
+        self,
+        raft_id: int,
+        hello: Hello,
+        rng: random.Random,
+        net_limits: NetLimits,
+        *,
+        tls: ssl.SSLContext | None,
+        links: dict[int, Link],
+        on_down: Callable[[int, bool], None],
+        on_up: Callable[[int], None],
+        parcel_bytes: int,
+    ) -> None:
+        self._raft_id = raft_id
+        self._hello = hello
+        self._rng = rng
+        self._net_limits = net_limits
+        self._tls = tls
+        self._links = links
+        self._on_down = on_down
+        self._on_up = on_up
+        self._parcel_bytes = parcel_bytes
+        self.addresses: dict[int, str] = {}
+
+    def update(self, addresses: Iterable[tuple[int, str]]) -> None:
+        """Take note of addresses; links whose address changed are made anew."""
+        for raft_id, address in addresses:
+            if self.addresses.get(raft_id) == address:
+                continue
+            self.addresses[raft_id] = address
+            if raft_id != self._raft_id:
+                self._connect(raft_id, address)
+
+    def forget(self, raft_id: int) -> None:
+        """A member left for good."""
+        self.addresses.pop(raft_id, None)
+        if link := self._links.pop(raft_id, None):
+            link.channel.close()
+
+    def close(self) -> None:
+        """Close all links."""
+        for raft_id in list(self._links):
+            self.forget(raft_id)
+
+    def _connect(self, raft_id: int, address: str) -> None:
+        if old := self._links.pop(raft_id, None):
+            old.channel.close()
+        channel = Channel(
+            address,
+            self._hello,
+            self._rng,
+            ssl=self._tls,
+            limits=self._net_limits,
+            on_up=lambda _hello: self._on_up(raft_id),
+            on_down=lambda _reason, refused: self._on_down(raft_id, refused),
+        )
+        self._links[raft_id] = Link(raft_id, address, channel, self._parcel_bytes)

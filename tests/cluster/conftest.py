@@ -1,0 +1,17 @@
+"""Clusters of real processes for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.members import Members
+from tests.conftest import Processes
+
+
+@pytest.fixture
+def members(processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Members:
+    """Three members that are not started yet."""
+    return Members(processes, tmp_path, free_ports(3))

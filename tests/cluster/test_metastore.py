@@ -1,0 +1,182 @@
+"""A metastore of three real processes: kill -9, snapshots, bad peers. Nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+import uvloop
+
+from tests.cluster.members import Members
+from trimtab.client.metastore import MetastoreClient
+from trimtab.metastore.layout import prefix_end
+from trimtab.metastore.requests import MembersChange, MembersRequest, StatusReply
+
+T = TypeVar("T")
+PUTS = 10_000
+WRITERS = 16
+
+
+def run(work: Awaitable[T]) -> T:
+    async def main() -> T:
+        return await work
+
+    return uvloop.run(main())
+
+
+async def status_of(address: str) -> StatusReply:
+    client = await MetastoreClient.connect([address])
+    try:
+        return await client.status()
+    finally:
+        await client.close()
+
+
+async def until(happened: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not await happened():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def leader_of(addresses: list[str]) -> int:
+    client = await MetastoreClient.connect(addresses)
+    try:
+        found = 0
+
+        async def known() -> bool:
+            nonlocal found
+            found = (await client.status()).leader
+            return found != 0
+
+        await until(known, "a leader")
+        return found
+    finally:
+        await client.close()
+
+
+async def everything(client: MetastoreClient, prefix: bytes, *, local: bool = False) -> dict[bytes, tuple[bytes, int]]:
+    """All keys with a prefix: value and version."""
+    found: dict[bytes, tuple[bytes, int]] = {}
+    low: bytes | None = prefix
+    while low is not None:
+        page = await client.range(low, prefix_end(prefix), limit=5_000, linearizable=not local)
+        found.update({entry.key: (entry.value, entry.version) for entry in page.entries})
+        low = page.next_key
+    return found
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_each_member_killed_in_turn_during_ten_thousand_puts_loses_nothing(members: Members) -> None:
+    members.start(1, 2, 3)
+    acknowledged: dict[bytes, bytes] = {}
+    times: list[float] = []
+    killed: list[tuple[float, int, bool]] = []
+
+    async def writer(client: MetastoreClient, numbers: range) -> None:
+        for number in numbers:
+            key, value = b"put/%06d" % number, b"value %d" % number
+            await client.put(key, value, timeout_s=20)
+            acknowledged[key] = value
+            times.append(time.monotonic())
+
+    async def killer() -> None:
+        # Each member once, whichever leads then, and the leader of the moment once more.
+        for turn, member in enumerate((1, 2, 3, 0)):
+            await until(lambda turn=turn: _at_least(acknowledged, PUTS // 6 * (turn + 1)), "more puts")
+            leader = await leader_of([members.addresses[each - 1] for each in members.running])
+            victim = member or leader
+            members.kill(victim)
+            killed.append((time.monotonic(), victim, victim == leader))
+            before = len(acknowledged)
+            await until(lambda before=before: _at_least(acknowledged, before + 200), "puts after the kill")
+            await asyncio.to_thread(members.start, victim)
+
+    async def story() -> None:
+        client = await MetastoreClient.connect(members.addresses)
+        writing = [writer(client, range(place, PUTS, WRITERS)) for place in range(WRITERS)]
+        await asyncio.gather(killer(), *writing)
+        found = await everything(client, b"put/")
+        assert {key: value for key, (value, _) in found.items()} == acknowledged
+        assert len(acknowledged) == PUTS
+        assert {version for _, version in found.values()} == {1}, "a put was applied twice"
+        await client.close()
+        for address in members.addresses:
+            # Every member has all of it, in its own copy.
+            single = await MetastoreClient.connect([address])
+            single._leader = None
+
+            async def caught_up(address: str = address) -> bool:
+                status = await status_of(address)
+                return status.applied >= status.committed > 0
+
+            await until(caught_up, f"{address} to catch up")
+            await single.close()
+
+    run(story())
+    assert any(led for _, _, led in killed)
+    for moment, victim, led in killed:
+        if not led:
+            continue
+        inside = [each for each in times if moment - 1 < each < moment + 10]
+        gap_s = max(late - early for early, late in itertools.pairwise(inside))
+        assert gap_s < 2, f"{gap_s:.2f} s without service after the leader (member {victim}) was killed"
+
+
+async def _at_least(what: dict[bytes, bytes], count: int) -> bool:
+    return len(what) >= count
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_fresh_member_receives_a_large_snapshot_while_writes_go_on(
+    members: Members, free_ports: Callable[[int], list[int]]
+) -> None:
+    members.start(1, 2, 3, options=["--message-limit-kb", "1024"])
+    value = bytes(range(256)) * 1024  # 256 KiB
+    total_mb = 200
+    newcomer = f"127.0.0.1:{free_ports(1)[0]}"
+
+    async def story() -> None:
+        client = await MetastoreClient.connect(members.addresses)
+        waiting: set[asyncio.Task[int]] = set()
+        for number in range(total_mb * 4):
+            waiting.add(asyncio.create_task(client.put(b"large/%06d" % number, value, timeout_s=60)))
+            if len(waiting) >= 8:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*waiting)
+
+        async def cut() -> bool:
+            return all([(await status_of(address)).first_index > 100 for address in members.addresses])
+
+        await until(cut, "the logs to be cut, so that only a snapshot can help", 60)
+        await asyncio.to_thread(
+            members.start, 4, listen=newcomer, options=["--raft-id", "4", "--message-limit-kb", "1024"]
+        )
+        await client.change_members(MembersRequest([(MembersChange.ADD_LEARNER, 4)], newcomer, "i4"))
+        written = 0
+
+        async def arrived() -> bool:
+            nonlocal written
+            await client.put(b"small/%06d" % written, b"x")
+            written += 1
+            status = await status_of(newcomer)
+            return status.revision >= total_mb * 4 and status.applied >= status.committed - 5
+
+        await until(arrived, "the newcomer to have everything", 120)
+        assert written > 10, "writes went on meanwhile"
+        await client.change_members(MembersRequest([(MembersChange.PROMOTE, 4)]))
+        alone = await MetastoreClient.connect([newcomer])
+        entry = await alone.get(b"large/%06d" % (total_mb * 4 - 1))
+        assert entry is not None and entry.value == value
+        await alone.close()
+        await client.close()
+
+    run(story())
+    assert "fetching the snapshot" in members.output(4)
