@@ -209,7 +209,8 @@ class _Search:
         # Operations of unknown outcome, equal ones together, first called first. One more bit each in the `used` set.
         classes: dict[Hashable, list[Operation]] = {}
         for operation in sorted((o for o in part if not o.known), key=_call):
-            classes.setdefault(operation.op, []).append(operation)
+            # With its type: tuples of different types may be equal.
+            classes.setdefault((type(operation.op), operation.op), []).append(operation)
         self._classes = list(classes.values())
         self._used = [0] * len(self._classes)
         self._offset = [sum(len(c) for c in self._classes[:n]) for n in range(len(self._classes))]

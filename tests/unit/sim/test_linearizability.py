@@ -228,6 +228,17 @@ def test_the_revision_of_a_put_of_unknown_outcome_is_learnt_once() -> None:
     )
 
 
+def test_unknown_operations_of_different_kinds_on_one_key_are_not_mistaken_for_each_other() -> None:
+    # Get(K) == Delete(K), as tuples: the delete was once hidden behind the get.
+    history = [
+        op(1, 0, 4, Put(K, b"a"), 2),
+        op(2, 1, None, Get(K)),
+        op(3, 3, None, Delete(K)),
+        op(4, 6, 11, Get(K), None),
+    ]
+    assert verdict(history, KeyValue()) is Verdict.LINEARIZABLE
+
+
 def _run_of_a_real_register(rng: random.Random, operations: int, processes: int, lost: float) -> list[Operation]:
     """Linearizable by construction: each operation takes effect at a moment between its call and its return."""
     history: list[Operation] = []
