@@ -22,6 +22,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 from trimtab.net.errors import NetError
+from trimtab.net.frames import GOODBYE, encode_frame, encode_reason
 
 if TYPE_CHECKING:
     from trimtab.net.connection import Connection
@@ -46,6 +47,7 @@ _REASONS = {
     "UNSUPPORTED_PROTOCOL": "the peer does not speak TLS 1.3",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak TLS 1.3",
 }
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
 
 
 class TlsError(NetError):
@@ -128,6 +130,10 @@ class TlsProtocol(asyncio.Protocol):
         except ssl.SSLError as error:
             failure = error
             self._broken = True
+            if not self._shaken and error.reason in _NOT_TLS and self._raw is not None:
+                # OpenSSL has no alert for this. A peer of ours without TLS reads the frame; to others it is noise.
+                reason = encode_reason("this port speaks TLS, and your first bytes were not TLS")
+                self._raw.write(encode_frame(GOODBYE, 1, "", 0, reason))
         self._flush()
         if chunks:
             self._inner.data_received(chunks[0] if len(chunks) == 1 else b"".join(chunks))
