@@ -57,8 +57,9 @@ class Limits:
             raise ValueError("max_frame_bytes must fit the 32-bit length of a frame")
         if self.write_low_bytes >= self.write_high_bytes:
             raise ValueError("write_low_bytes must be below write_high_bytes")
-        if self.dead_after_s < 2 * self.keepalive_s:
-            raise ValueError("dead_after_s must be at least twice keepalive_s, or an idle peer is declared dead")
+        if self.dead_after_s < 3 * self.keepalive_s:
+            # An idle peer is asked after one to two keepalives; its answer needs time too.
+            raise ValueError("dead_after_s must be at least three times keepalive_s, or an idle peer is declared dead")
 
 
 DEFAULT_LIMITS = Limits()

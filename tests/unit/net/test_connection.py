@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_an_idle_connection_stays_up_by_pings_and_a_busy_one_sends_none() -> Non
     pair.loop.run_for(60)
     near, far = pair.loop.links[0]
     assert pair.channel.connected and len(pair.loop.links) == 1
-    assert 55 <= len(near.writes) <= 130 and 55 <= len(far.writes) <= 130
+    assert 25 <= len(near.writes) <= 130 and 25 <= len(far.writes) <= 130
     near.writes.clear()
     for _ in range(100):
         pair.call("echo")
@@ -135,7 +136,7 @@ def test_a_server_that_is_full_and_answers_nothing_still_counts_as_alive() -> No
 
 
 def test_a_transport_that_stays_full_ends_the_connection() -> None:
-    pair = Pair(limits=Limits(write_stall_s=10))
+    pair = Pair(limits=Limits(write_stall_s=10, dead_after_s=60))
     pair.loop.run_for(0.1)
     connection: Any = pair.channel._up
     connection.pause_writing()
@@ -175,7 +176,7 @@ def test_each_call_ends_at_its_own_deadline_and_one_timer_serves_all() -> None:
     turns = pair.loop.turns
     pair.loop.run_for(4)
     assert len(ended) == 300
-    assert all(0 <= ended[n] - start - wait_s <= 0.006 for n, wait_s in enumerate(waits))
+    assert all(-1e-6 <= ended[n] - start - wait_s <= 0.006 for n, wait_s in enumerate(waits))
     assert pair.loop.turns - turns < 300 + 700
     with pytest.raises(DeadlineExceeded):
         call.result()
@@ -185,7 +186,7 @@ def test_retries_start_fast_slow_down_and_report_every_attempt_as_refused() -> N
     pair = Pair(listen=False)
     pair.loop.run_for(30)
     times = [when for when, _, refused in pair.downs if refused]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     assert len(times) == len(pair.downs)
     assert 0.02 <= gaps[0] <= 0.05
     assert all(gap <= 2.001 for gap in gaps) and min(gaps[8:]) >= 1.1
@@ -235,6 +236,9 @@ def test_a_connect_that_never_finishes_is_given_up() -> None:
         ("no connection to 10.0.0.1:3301 within 3 s", False)
     ]
     assert hanging[0].cancelled()
+    pair.channel.close()
+    pair.loop.run_for(1)
+    assert all(attempt.cancelled() for attempt in hanging)
 
 
 def test_the_same_seed_gives_the_same_story_to_the_byte() -> None:
