@@ -35,7 +35,11 @@ class InvalidName(StorageError, ValueError):
 
 
 class DiskFull(StorageError):
-    """No space for this write. Nothing of it was kept; it may be tried again when there is space."""
+    """No space for this write. Nothing of it was kept; it may be tried again, in a new batch, when there is space.
+
+    A store that ran into the end of the disk goes on answering reads and refuses writes and syncs with this error
+    until `reopen()`. That is no failed sync: what was written before is still with the operating system.
+    """
 
     def __init__(self, where: str, *, free_bytes: int, reserve_bytes: int, detail: str = "") -> None:
         self.where = where
@@ -43,7 +47,7 @@ class DiskFull(StorageError):
         self.reserve_bytes = reserve_bytes
         super().__init__(
             f"disk full: {where} has {free_bytes} bytes free, and {reserve_bytes} bytes are kept in reserve"
-            f"{': ' + detail if detail else ''}; free some space or enlarge the file system, the write can then be tried again"
+            f"{': ' + detail if detail else ''}; free some space or enlarge the file system, then try the write again"
         )
 
 
@@ -92,7 +96,7 @@ class Store(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with low <= key < high (None: to the end), as they were at the first step of the iteration."""
+        """Pairs with low <= key < high (None: to the end), as they were when scan was called, in key order."""
         ...
 
     def batch(self) -> Batch: ...
@@ -100,8 +104,7 @@ class Store(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply the batch to memory and, with a write-ahead log, hand it to the operating system. Not durable.
 
-        A batch is used up by a successful write. When it fails with DiskFull nothing was applied and the same
-        batch may be written again.
+        A batch is used up by a write, whether it succeeds or not. When it fails nothing of it was applied.
         """
         ...
 
@@ -114,7 +117,15 @@ class Store(Protocol):
         ...
 
     def checkpoint(self, name: str) -> None:
-        """Make a new, closed, durable store `name` on the same disk with the same contents (shared files, not copies)."""
+        """Make a new, closed, durable store `name` on the same disk, with the same contents (files are shared)."""
+        ...
+
+    def reopen(self) -> None:
+        """Open again in place after DiskFull. Raises DiskFull, and changes nothing, while there is too little space.
+
+        Everything written before is there again (with a write-ahead log; without one, a prefix of it), but only
+        the next sync makes it durable.
+        """
         ...
 
     def approximate_bytes(self) -> int: ...
@@ -126,6 +137,11 @@ class Store(Protocol):
 
 class Disk(Protocol):
     """A directory tree on one file system: stores and small files."""
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Free space below which a careful writer stops adding data, so that votes and clean-up still fit."""
+        ...
 
     def open(self, name: str, *, wal: bool, report: Report | None = None) -> Store:
         """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged."""
@@ -161,11 +177,11 @@ class Disk(Protocol):
 
 
 def check_name(name: str) -> str:
-    """The name itself, or InvalidName. A part may not be empty, `.` or `..`, nor hold a backslash or NUL."""
+    """The name itself, or InvalidName. Parts that begin with a dot are the disk's own (unfinished files)."""
     if not isinstance(name, str) or not name:
         raise InvalidName(f"a store or file name must be a non-empty string, not {name!r}")
     for part in name.split("/"):
-        if part in ("", ".", "..") or "\\" in part or "\0" in part:
+        if not part or part[0] == "." or "\\" in part or "\0" in part:
             raise InvalidName(f"{name!r} is not a name on this disk: use relative names such as 'log' or 'tablets/7'")
     return name
 

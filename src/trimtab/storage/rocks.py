@@ -1,0 +1,311 @@
+"""A directory on a real file system as a Disk: RocksDB stores and small files.
+
+Everything that changes names is durable when it returns: it is prepared under a name that begins with a dot, synced,
+renamed, and the directory is synced. A crash leaves either the old or the new; what begins with a dot is swept
+away when the disk is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import rocksdict
+
+from trimtab.storage import wal
+from trimtab.storage.off_loop import OffLoop
+from trimtab.storage.port import (
+    Corrupt,
+    Report,
+    StorageError,
+    check_bytes,
+    check_name,
+)
+from trimtab.storage.rocks_store import RocksBatch, RocksOptions, RocksStore, explain
+
+__all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
+
+T = TypeVar("T")
+
+DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
+# Besides the data of the logs: a new manifest, options and a log.
+_OPEN_OVERHEAD_BYTES = 1024 * 1024
+
+
+class RocksDisk:
+    """One instance's data directory. `report` hears of torn tails when the opener gives no report of its own."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        options: RocksOptions | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.options = options or RocksOptions()
+        self.off_loop = OffLoop(str(self.path))
+        self._reserve_bytes = reserve_bytes
+        self._report = report
+        self._cache = rocksdict.Cache(self.options.block_cache_bytes)
+        self._open: dict[str, RocksStore] = {}
+        self._reports: dict[str, Report | None] = {}
+        self._unfinished = 0
+        self.path.mkdir(parents=True, exist_ok=True)
+        _sync_directory(self.path.parent)
+        self._sweep()
+
+    @property
+    def reserve_bytes(self) -> int:
+        return self._reserve_bytes
+
+    def open(self, name: str, *, wal: bool, report: Report | None = None) -> RocksStore:
+        self.path_of(name)
+        if name in self._open:
+            raise StorageError(f"{name!r} is open already; close it first")
+        self._make_parent(name)
+        self._reports[name] = report
+        store = RocksStore(self, name, wal=wal, database=self.open_database(name, self.report_to(name)))
+        self._open[name] = store
+        return store
+
+    def exists(self, name: str) -> bool:
+        return self.path_of(name).exists()
+
+    def rename(self, old: str, new: str) -> None:
+        source, target = self.path_of(old), self.path_of(new)
+        self._refuse_open(old)
+        self._refuse_open(new)
+        if not source.exists():
+            raise StorageError(f"can't rename {old!r}: there is nothing of this name")
+        if target.exists() and not (source.is_file() and target.is_file()):
+            raise StorageError(f"can't rename {old!r} to {new!r}: the new name is taken; remove it first")
+        self._make_parent(new)
+        source.rename(target)
+        _sync_directory(target.parent)
+        if source.parent != target.parent:
+            _sync_directory(source.parent)
+
+    def remove(self, name: str) -> None:
+        path = self.path_of(name)
+        self._refuse_open(name)
+        if not path.exists():
+            return
+        # Gone at once and as a whole; the files themselves may take a while.
+        doomed = self._unfinished_path()
+        path.rename(doomed)
+        _sync_directory(path.parent)
+        _sync_directory(self.path)
+        _delete(doomed)
+
+    def names(self, prefix: str = "") -> list[str]:
+        found: list[str] = []
+        directories = [self.path]
+        while directories:
+            for path in directories.pop().iterdir():
+                if path.name.startswith("."):
+                    continue
+                if path.is_dir() and not _is_store(path):
+                    directories.append(path)
+                else:
+                    found.append(path.relative_to(self.path).as_posix())
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def read_file(self, name: str) -> bytes | None:
+        try:
+            return self.path_of(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explain(error, name, self, "read") from error
+
+    def write_file(self, name: str, data: bytes) -> None:
+        check_bytes(data, "a file's contents")
+        target = self.path_of(name)
+        if target.is_dir():
+            raise StorageError(f"can't write the file {name!r}: there is a store or directory of this name")
+        self._make_parent(name)
+        temporary = self._unfinished_path()
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(target)
+            _sync_directory(target.parent)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise explain(error, name, self, "write") from error
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self.off_loop.start(work, done)
+
+    def close(self) -> None:
+        """Close every store and end the threads."""
+        for store in list(self._open.values()):
+            store.close()
+        self.off_loop.close()
+
+    # What stores ask of their disk.
+
+    def path_of(self, name: str) -> Path:
+        return self.path / check_name(name)
+
+    def report_to(self, name: str) -> Report | None:
+        return self._reports.get(name) or self._report
+
+    def forget(self, name: str) -> None:
+        self._open.pop(name, None)
+        self._reports.pop(name, None)
+
+    def recovery_bytes(self, name: str) -> int:
+        """What opening this store may write: the contents of its logs, as tables."""
+        logs = wal.live_logs(self.path_of(name))
+        return sum(path.stat().st_size for path in logs) + _OPEN_OVERHEAD_BYTES
+
+    def adopt_checkpoint(self, name: str, create: Callable[[str], None]) -> None:
+        target = self.path_of(name)
+        if target.exists():
+            raise StorageError(f"can't make the checkpoint {name!r}: the name is taken")
+        self._make_parent(name)
+        temporary = self._unfinished_path()
+        try:
+            create(str(temporary))
+            for path in temporary.iterdir():
+                if path.suffix != ".sst":  # tables were synced when they were written
+                    _sync_path(path)
+            _sync_directory(temporary)
+            temporary.rename(target)
+            _sync_directory(target.parent)
+        except Exception as error:
+            if temporary.exists():
+                _delete(temporary)
+            raise explain(error, name, self, "checkpoint") from error
+
+    def open_database(self, name: str, report: Report | None) -> rocksdict.Rdict:
+        """Open or create, after looking for damage that RocksDB would hide, hang on, or build upon."""
+        path = self.path_of(name)
+        if path.is_file():
+            raise StorageError(f"can't open the store {name!r}: there is a file of this name")
+        if not path.exists():
+            return self._open_raw(path)
+        _check_skeleton(path)
+        self._settle(path, report, wal.judge(path, checksums=False))
+        try:
+            return self._open_raw(path)
+        except Corrupt as error:
+            # The framing was fine, so it is a checksum: find out where, and whether it is the last record.
+            verdict = wal.judge(path, checksums=True)
+            if verdict is None:
+                raise
+            self._settle(path, report, verdict, cause=error)
+        return self._open_raw(path)
+
+    def _open_raw(self, path: Path) -> rocksdict.Rdict:
+        created = not path.exists()
+        try:
+            database = rocksdict.Rdict(str(path), self.options.build(self._cache))
+        except Exception as error:
+            raise explain(error, str(path), self, "open") from error
+        if created:
+            _sync_directory(path.parent)
+        return database
+
+    def _settle(
+        self, path: Path, report: Report | None, verdict: wal.Verdict | None, cause: Exception | None = None
+    ) -> None:
+        """Cut off a torn tail and say so; refuse anything worse."""
+        if verdict is None:
+            return
+        damage = verdict.damage
+        if verdict.lost is not None:
+            raise Corrupt(str(verdict.file), f"{damage.why}, and {verdict.lost}", offset=damage.offset) from cause
+        os.truncate(verdict.file, damage.offset)
+        _sync_path(verdict.file)
+        _sync_directory(path)
+        if report is not None:
+            report(
+                f"torn tail: dropped the last {damage.tail_bytes} bytes of {verdict.file} from byte {damage.offset}: "
+                f"{damage.why}; nothing follows, so nothing that was synced is lost"
+            )
+
+    def _refuse_open(self, name: str) -> None:
+        for other in self._open:
+            if other == name or other.startswith(name + "/"):
+                raise StorageError(f"{other!r} is open; close it first")
+
+    def _make_parent(self, name: str) -> None:
+        directory = self.path
+        for part in name.split("/")[:-1]:
+            directory = directory / part
+            if not directory.is_dir():
+                try:
+                    directory.mkdir()
+                except OSError as error:
+                    raise explain(error, name, self, "create") from error
+                _sync_directory(directory.parent)
+            elif _is_store(directory):
+                raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
+
+    def _unfinished_path(self) -> Path:
+        self._unfinished += 1
+        return self.path / f".unfinished-{os.getpid()}-{self._unfinished}"
+
+    def _sweep(self) -> None:
+        for path in self.path.glob(".unfinished-*"):
+            _delete(path)
+
+
+def _is_store(path: Path) -> bool:
+    return (path / "CURRENT").exists() or (path / "IDENTITY").exists() or (path / "LOCK").exists()
+
+
+def _check_skeleton(path: Path) -> None:
+    """Refuse what RocksDB would take for a new database and fill, deleting the tables of the old one."""
+    names = [entry.name for entry in path.iterdir()]
+    has_data = any(name.endswith(".sst") for name in names) or any(
+        name.endswith(".log") and (path / name).stat().st_size for name in names
+    )
+    if "CURRENT" not in names:
+        if has_data:
+            raise Corrupt(str(path), "the file CURRENT is missing, but there is data")
+    elif wal.manifest_of(path) is None:
+        raise Corrupt(str(path / "CURRENT"), "it does not name a manifest that exists")
+    trouble = wal.manifest_trouble(path)
+    if trouble is not None:
+        raise Corrupt(str(wal.manifest_of(path)), trouble.why, offset=trouble.offset)
+    config = path / "rocksdict-config.json"
+    if config.exists():
+        # Written without a sync when the store was created, so a crash may have left it empty. It can be done without.
+        try:
+            json.loads(config.read_bytes())
+        except ValueError:
+            config.unlink()
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _sync_path(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    _sync_path(path)

@@ -1,0 +1,330 @@
+"""One RocksDB database as a Store.
+
+What RocksDB answers is turned into the port's errors here, and its traps are closed here: an iterator that meets
+damage ends as if the data ended (so every finished scan asks why it ended), an iterator left open keeps the whole
+database open, a write that failed for lack of space leaves the database refusing everything until it is reopened,
+and a failed sync may succeed when asked again although the data is gone (so it is never asked again).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import rocksdict
+
+from trimtab.storage.port import (
+    Batch,
+    Corrupt,
+    DiskFull,
+    StorageError,
+    StoreClosed,
+    SyncDone,
+    SyncFailed,
+    check_bytes,
+)
+
+if TYPE_CHECKING:
+    from trimtab.storage.rocks import RocksDisk
+
+_NO_SPACE = ("No space left on device", "Disk quota exceeded")
+# Said by RocksDB when it declines a sync because an append failed before; no fsync was tried then.
+_AFTER_FAILED_APPEND = "Writer has previous error"
+
+
+@dataclass(frozen=True, slots=True)
+class RocksOptions:
+    """What an operator may want to change. The defaults suit many small databases in one process."""
+
+    write_buffer_bytes: int = 16 * 1024 * 1024
+    write_buffers: int = 4
+    background_jobs: int = 2
+    block_cache_bytes: int = 8 * 1024 * 1024
+    info_log_bytes: int = 256 * 1024
+
+    def build(self, cache: rocksdict.Cache) -> rocksdict.Options:
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_paranoid_checks(True)
+        options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.absolute_consistency())
+        # Recycled log files keep old records behind new ones, which look like data after a damage.
+        options.set_recycle_log_file_num(0)
+        options.set_write_buffer_size(self.write_buffer_bytes)
+        options.set_max_write_buffer_number(self.write_buffers)
+        options.set_max_background_jobs(self.background_jobs)
+        options.set_level_zero_file_num_compaction_trigger(2)
+        options.set_target_file_size_base(max(1 << 20, self.write_buffer_bytes))
+        options.set_max_bytes_for_level_base(4 * self.write_buffer_bytes)
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(self.info_log_bytes)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        options.set_enable_write_thread_adaptive_yield(False)
+        table = rocksdict.BlockBasedOptions()
+        table.set_block_cache(cache)
+        table.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(table)
+        return options
+
+
+class RocksBatch:
+    """A WriteBatch whose `put` and `delete` are RocksDB's own: the port's calls cost no Python frame."""
+
+    __slots__ = ("delete", "put", "raw")
+
+    def __init__(self) -> None:
+        self.raw = rocksdict.WriteBatch(raw_mode=True)
+        self.put: Callable[[bytes, bytes], None] = self.raw.put
+        self.delete: Callable[[bytes], None] = self.raw.delete
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        # RocksDB refuses a range that is the wrong way round only when the batch is written, with all the rest of it.
+        if check_bytes(low, "a key") < check_bytes(high, "a key"):
+            self.raw.delete_range(low, high)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+
+class _Scan:
+    """An iterator that the store can take away from under its user, so that close() really closes."""
+
+    __slots__ = ("__weakref__", "_items", "_last", "_low", "_reverse", "_store")
+
+    def __init__(self, store: RocksStore, items: Iterator[tuple[bytes, bytes]], low: bytes, reverse: bool) -> None:
+        self._store: RocksStore = store
+        self._items: Iterator[tuple[bytes, bytes]] | None = items
+        self._low = low
+        self._reverse = reverse
+        self._last: bytes | None = None
+
+    def __iter__(self) -> _Scan:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._items is None:
+            self._store.check_open()
+            raise StopIteration
+        pair = next(self._items, None)
+        if pair is None:
+            self.drop()
+            self._store.check_scan_end(self._low if self._last is None else self._last, self._reverse)
+            raise StopIteration
+        key = pair[0]
+        # The lower bound in ReadOptions has no effect in this version of rocksdict.
+        if self._reverse and key < self._low:
+            self.drop()
+            raise StopIteration
+        self._last = key
+        return pair
+
+    def drop(self) -> None:
+        self._items = None
+
+
+class RocksStore:
+    """See the module's text. All calls come from the loop's thread; only sync and flush run elsewhere."""
+
+    def __init__(self, disk: RocksDisk, name: str, *, wal: bool, database: rocksdict.Rdict) -> None:
+        self.name = name
+        self.wal = wal
+        self.path = disk.path_of(name)
+        self._disk = disk
+        self._db = database
+        self._write_options = rocksdict.WriteOptions()
+        if not wal:
+            # The stub calls it a method; it is a property.
+            self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._closed = False
+        self._failed: SyncFailed | None = None
+        self._full: DiskFull | None = None
+        self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
+        # close() must not pull the database away under a thread that is inside it.
+        self._syncing = threading.Lock()
+        self._flushing = threading.Lock()
+        self.last_sync_seconds = 0.0
+
+    def get(self, key: bytes) -> bytes | None:
+        if self._closed or self._failed is not None:
+            self.check_open()
+        try:
+            value: Any = self._db.get(key)
+        except Exception as error:
+            raise self._explain(error, "get") from error
+        return value  # type: ignore[no-any-return]
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        self.check_open()
+        check_bytes(low, "a key")
+        options = rocksdict.ReadOptions()
+        if high is not None:
+            if check_bytes(high, "a key") <= low:
+                return iter(())
+            options.set_iterate_upper_bound(high)
+        try:
+            items: Any = self._db.items(reverse, high if reverse else low, options)
+        except Exception as error:
+            raise self._explain(error, "scan") from error
+        scan = _Scan(self, items, low, reverse)
+        self._scans.add(scan)
+        return scan
+
+    def batch(self) -> Batch:
+        return RocksBatch()
+
+    def write(self, batch: Batch) -> None:
+        if self._closed or self._failed is not None or self._full is not None:
+            self._check_writable()
+        if type(batch) is not RocksBatch:
+            raise TypeError(f"a batch of this store is needed, not {type(batch).__name__}")
+        try:
+            self._db.write(batch.raw, self._write_options)
+        except Exception as error:
+            raise self._explain(error, "write") from error
+
+    def start_sync(self, done: SyncDone) -> None:
+        self.check_open()
+        if not self.wal:
+            raise StorageError(f"{self.path} has no write-ahead log to sync; use start_flush")
+        self._disk.off_loop.sync(self, done)
+
+    def sync_blocking(self) -> None:
+        """Runs on the sync thread. RocksDB releases the GIL for the length of the fsync."""
+        with self._syncing:
+            if not self._closed and self._full is None and self._failed is None:
+                self._db.flush_wal(True)
+
+    def sync_finished(self, callbacks: list[SyncDone], seconds: float, error: BaseException | None) -> None:
+        """Runs on the loop, so that a write that failed while the sync ran has been noted by now."""
+        if self._closed:
+            return
+        outcome: BaseException | None = self._failed or self._full
+        if outcome is None and error is not None:
+            if _AFTER_FAILED_APPEND in str(error) and self._full is not None:
+                outcome = self._full
+            else:
+                self._failed = SyncFailed(
+                    f"sync of {self.path} failed: {error}; what was written since the last sync may be lost, "
+                    "so the node must stop; check the device, then start it again"
+                )
+                outcome = self._failed
+        self.last_sync_seconds = seconds
+        for done in callbacks:
+            done(outcome)
+
+    def start_flush(self, done: SyncDone) -> None:
+        self.check_open()
+
+        def flush() -> None:
+            with self._flushing:
+                if not self._closed:
+                    self._db.flush()
+
+        def finished(_: None, error: BaseException | None) -> None:
+            if not self._closed:
+                done(None if error is None else self._explain(error, "flush"))
+
+        self._disk.off_loop.start(flush, finished)
+
+    def checkpoint(self, name: str) -> None:
+        self._check_writable()
+        self._disk.adopt_checkpoint(name, lambda path: rocksdict.Checkpoint(self._db).create_checkpoint(path))
+
+    def reopen(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed")
+        if self._failed is not None:
+            raise self._failed
+        if self._full is None:
+            return
+        needed = self._disk.recovery_bytes(self.name)
+        free = self._disk.free_bytes()
+        if free < needed:
+            raise DiskFull(
+                str(self.path),
+                free_bytes=free,
+                reserve_bytes=self._disk.reserve_bytes,
+                detail=f"opening it again needs {needed} bytes",
+            )
+        self._let_go()
+        self._db = self._disk.open_database(self.name, self._disk.report_to(self.name))
+        self._full = None
+
+    def approximate_bytes(self) -> int:
+        self.check_open()
+        tables = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
+        memory = self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        return tables + memory
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._let_go()
+        self._closed = True
+        self._disk.forget(self.name)
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed")
+        if self._failed is not None:
+            raise self._failed
+
+    def check_scan_end(self, last: bytes, reverse: bool) -> None:
+        """Raise Corrupt when the step after `last` can't be read: that, and not the end of the data, ended the scan."""
+        self.check_open()
+        try:
+            probe = self._db.iter()
+            if reverse:
+                probe.seek_for_prev(last)
+            else:
+                probe.seek(last)
+            if probe.valid():
+                if reverse:
+                    probe.prev()
+                else:
+                    probe.next()
+            probe.status()
+        except Exception as error:
+            raise self._explain(error, "scan") from error
+
+    def _check_writable(self) -> None:
+        self.check_open()
+        if self._full is not None:
+            raise self._full
+
+    def _let_go(self) -> None:
+        for scan in list(self._scans):
+            scan.drop()
+        with self._syncing, self._flushing:
+            try:
+                self._db.close()
+            except Exception as error:
+                # After a failed write or sync closing complains about that same failure, and closes all the same.
+                if self._full is None and self._failed is None:
+                    raise self._explain(error, "close") from error
+
+    def _explain(self, error: BaseException, doing: str) -> BaseException:
+        if isinstance(error, (KeyError, ValueError)) and "only support bytes" in str(error):
+            return TypeError(f"keys and values must be bytes: {error}")
+        explained = explain(error, str(self.path), self._disk, doing)
+        if isinstance(explained, DiskFull) and doing in ("write", "flush"):
+            self._full = explained
+        return explained
+
+
+def explain(error: BaseException, where: str, disk: RocksDisk, doing: str) -> BaseException:
+    """RocksDB's text as one of the port's errors."""
+    text = str(error)
+    if isinstance(error, (StorageError, TypeError)):
+        return error
+    if any(phrase in text for phrase in _NO_SPACE):
+        return DiskFull(where, free_bytes=disk.free_bytes(), reserve_bytes=disk.reserve_bytes, detail=text)
+    if "Corruption" in text or "checksum mismatch" in text or "No such file" in text:
+        return Corrupt(where, f"{doing}: {text}")
+    if "lock" in text.lower():
+        return StorageError(f"{where} is open elsewhere ({text}); only one process at a time may open it")
+    return StorageError(f"{doing} {where}: {text}")
