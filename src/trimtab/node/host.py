@@ -269,6 +269,10 @@ class Host:
             self.refused_messages += 1
             self.last_refused = str(refused)
             return
+        except Exception as error:
+            # Raft's own rules are broken: going on could break what others rely on.
+            self._fatal(error)
+            return
         self._touch(group)
 
     def _touch(self, group: Group) -> None:
@@ -329,7 +333,8 @@ class Host:
                 self._ask_reads(group)
                 self._drain(group)
             self._write()
-        except StorageError as error:
+        except Exception as error:
+            # Damaged data, a broken invariant, a defect of ours: a member in an unknown state must not go on.
             self._fatal(error)
             return
         flushing, self._flushing = self._flushing, {}
@@ -420,13 +425,12 @@ class Host:
                 group.machine.install(metadata)
                 group.flushed_index = metadata.index
                 group.reads.release(metadata.index)
-        except StorageError as failure:
+        except Exception as failure:
             self._fatal(failure)
             return
         for group, response in responses:
             if response.to == self.raft_id:
-                group.raw.step(response)
-                self._dirty[group.id] = group
+                self._step(group, response)
             else:
                 link = self.links.get(response.to)
                 if link is not None and link.put(group.id, response):

@@ -81,7 +81,7 @@ class Snapshots:
         self._limits = limits
         self._story = story
         self._loop = asyncio.get_running_loop()
-        self._outgoing: dict[int, _Outgoing] = {}
+        self._outgoing: dict[int, list[_Outgoing]] = {}
         self._exporting: set[int] = set()
         self._incoming: dict[int, _Incoming] = {}
         self._stuck_since: dict[tuple[int, int], float] = {}
@@ -94,11 +94,13 @@ class Snapshots:
 
         def snapshot() -> Snapshot:
             group = self._host.groups[group_id]
-            outgoing = self._outgoing.get(group_id)
-            # An export from before the log's first entry would leave a gap behind it.
-            if outgoing is not None and outgoing.export.metadata.index + 1 >= group.log.first_index():
-                outgoing.used_at = self._loop.time()
-                return Snapshot(metadata=outgoing.export.metadata)
+            for outgoing in reversed(self._outgoing.get(group_id, [])):
+                metadata = outgoing.export.metadata
+                # An export from before the log's first entry would leave a gap behind it, and a member that was added
+                # since would not find itself in the configuration.
+                if metadata.index + 1 >= group.log.first_index() and metadata.conf_state == group.machine.conf_state:
+                    outgoing.used_at = self._loop.time()
+                    return Snapshot(metadata=metadata)
             self._start_export(group)
             raise SnapshotTemporarilyUnavailable
 
@@ -106,8 +108,7 @@ class Snapshots:
 
     def pinned_index(self, group_id: int) -> int | None:
         """The log must keep everything after this index."""
-        outgoing = self._outgoing.get(group_id)
-        return outgoing.export.metadata.index if outgoing is not None else None
+        return min((each.export.metadata.index for each in self._outgoing.get(group_id, ())), default=None)
 
     def _start_export(self, group: Group) -> None:
         if group.id in self._exporting or self._closed:
@@ -122,8 +123,7 @@ class Snapshots:
             if self._closed:
                 export.release()
                 return
-            self._release(group.id)
-            self._outgoing[group.id] = _Outgoing(export, self._loop.time())
+            self._outgoing.setdefault(group.id, []).append(_Outgoing(export, self._loop.time()))
             self._host.nudge(group)
 
         group.machine.start_export(exported)
@@ -131,8 +131,9 @@ class Snapshots:
     def serve_chunk(self, request: Request) -> None:
         """A member asks for a chunk."""
         asked = _decode_chunk_request(request.body)
-        outgoing = self._outgoing.get(asked.group)
-        if outgoing is None or outgoing.export.metadata.index != asked.index:
+        exports = self._outgoing.get(asked.group, ())
+        outgoing = next((each for each in exports if each.export.metadata.index == asked.index), None)
+        if outgoing is None:
             request.fail("snapshot_gone", f"the snapshot at index {asked.index} is kept no longer; a newer one follows")
             return
         now = self._loop.time()
@@ -151,18 +152,21 @@ class Snapshots:
     def sweep(self) -> None:
         """Once a second or so: release exports nobody uses, and stop waiting for receivers that went silent."""
         now = self._loop.time()
-        for group_id, outgoing in list(self._outgoing.items()):
-            if now - outgoing.used_at > self._limits.snapshot_keep_ms / 1000:
-                self._release(group_id)
+        for group_id, exports in list(self._outgoing.items()):
+            for outgoing in list(exports):
+                if now - outgoing.used_at > self._limits.snapshot_keep_ms / 1000:
+                    exports.remove(outgoing)
+                    outgoing.export.release()
+            if not exports:
+                del self._outgoing[group_id]
         stuck: dict[tuple[int, int], float] = {}
         for group_id in {*self._outgoing, *(group_id for group_id, _ in self._stuck_since)}:
             group = self._host.groups[group_id]
-            sent = self._outgoing.get(group_id)
             for peer, progress in group.raw.raft.tracker.progress.items():
                 if progress.state is not ProgressState.SNAPSHOT:
                     continue
                 since = self._stuck_since.get((group_id, peer), now)
-                if sent is not None:
+                for sent in self._outgoing.get(group_id, ()):
                     since = max(since, sent.used_by.get(peer, since))
                 if now - since > self._limits.snapshot_idle_ms / 1000:
                     group.raw.report_snapshot(peer, False)
@@ -170,10 +174,6 @@ class Snapshots:
                 else:
                     stuck[(group_id, peer)] = since
         self._stuck_since = stuck
-
-    def _release(self, group_id: int) -> None:
-        if outgoing := self._outgoing.pop(group_id, None):
-            outgoing.export.release()
 
     # Receiving
 
@@ -256,7 +256,12 @@ class Snapshots:
             self._abort(group, incoming, str(error))
             return
         del self._incoming[group.id]
+        assert incoming.message.snapshot is not None
         self._host.step_snapshot(group, incoming.message)
+        taken = group.raw.raft.log.unstable.snapshot
+        if taken is None or taken.metadata.index != incoming.message.snapshot.metadata.index:
+            # Raft had no use for it: the log has caught up meanwhile, or another leader speaks now.
+            incoming.collected.abort()
 
     def _abort(self, group: Group, incoming: _Incoming, why: str) -> None:
         self._cancel(group)
@@ -276,7 +281,9 @@ class Snapshots:
     def close(self) -> None:
         """Release everything; transfers under way start again in the next life."""
         self._closed = True
-        for group_id in list(self._outgoing):
-            self._release(group_id)
+        for exports in self._outgoing.values():
+            for outgoing in exports:
+                outgoing.export.release()
+        self._outgoing.clear()
         for group_id in list(self._incoming):
             self._cancel(self._host.groups[group_id])
