@@ -1,7 +1,7 @@
 """Reads "data-driven" files: directives, their input, and the output they are expected to give.
 
-`#` starts a comment line. A directive is `command argument key=value key=(a,b)`, then optional input lines, then `----`,
-then the output up to a blank line; a doubled `----` lets the output have blank lines, up to the next doubled `----`.
+`#` starts a comment line. A directive is `command argument key=value key=(a,b)`, then optional input lines, then
+`----`, then the output up to a blank line; after a doubled `----` the output goes on to the next doubled one.
 """
 
 import os
@@ -93,7 +93,8 @@ def mask_log(text: str) -> str:
 
 
 def vector_files(kind: str) -> list[Path]:
-    """The files of a kind, for parametrizing; empty where there are none, and then the `vectors` fixture has its say."""
+    """The files of a kind, for parametrizing; none where there are none, and then the `vectors` fixture has its say."""
     named = os.environ.get("TRIMTAB_VECTORS")
     base = Path(named) if named else Path(__file__).resolve().parents[3].parent / "shared" / "vectors"
-    return sorted((base / kind).glob("**/*.txt"))
+    found = (base / kind).glob("**/*")
+    return sorted(path for path in found if path.is_file() and path.suffix in ("", ".txt") and path.stem != "README")

@@ -1,4 +1,4 @@
-"""Interaction traces of etcd's raft: every Ready, message, state and entry as there, to the letter; log lines masked."""
+"""Interaction traces of etcd's raft: every Ready, message, state and entry to the letter; log lines masked."""
 
 from collections.abc import Callable
 from pathlib import Path
