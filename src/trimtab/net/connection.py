@@ -206,7 +206,8 @@ class Connection(asyncio.Protocol):
         self._write(data)
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None
+        if self._transport is None or self._transport.is_closing():
+            return  # its connection_lost is on the way
         self.counters.writes += 1
         self.counters.bytes_out += len(data)
         self._sent_since_tick = True

@@ -133,7 +133,11 @@ class Request:
             self.done = True
 
     def push(self, body: bytes) -> bool:
-        """One item of a stream. False: not sent, because the consumer is slow or the stream is over (`done`)."""
+        """One item of a stream. False: not sent, because too much is waiting or the stream is over (`done`).
+
+        Too much in one loop turn counts as well, so that a producer faster than the network yields to others.
+        FrameTooLarge is raised; the stream goes on.
+        """
         if self.done or not self.streaming:
             return False
         return self._connection.push(self.id, body)
@@ -277,7 +281,7 @@ class ServerConnection(Connection):
             self._schedule_resume()
 
     def push(self, id: int, body: bytes) -> bool:
-        if self.state != UP or (self.writing_paused and self.waiting_bytes >= self.limits.max_push_buffered_bytes):
+        if self.state != UP or self.waiting_bytes >= self.limits.max_push_buffered_bytes:
             return False
         self.send_frame(PUSH, id, "", 0, body)
         return True

@@ -12,7 +12,8 @@ from tests.unit.net.virtual_loop import VirtualLoop
 
 from trimtab.net.client import Channel
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded
-from trimtab.net.hello import Hello
+from trimtab.net.frames import FORMAT, HELLO, encode_frame
+from trimtab.net.hello import Hello, encode_greeting
 from trimtab.net.limits import Limits
 from trimtab.net.server import Request, Server
 
@@ -239,6 +240,61 @@ def test_a_connect_that_never_finishes_is_given_up() -> None:
     pair.channel.close()
     pair.loop.run_for(1)
     assert all(attempt.cancelled() for attempt in hanging)
+
+
+def test_a_producer_that_pushes_without_end_in_one_turn_is_told_to_wait() -> None:
+    pair = Pair(limits=Limits(max_push_buffered_bytes=10_000))
+    pair.loop.run_for(0.1)
+    items: list[bytes] = []
+    ends: list[Any] = []
+    pair.channel.stream("hold", b"", items.append, ends.append)
+    pair.loop.run_for(0.1)
+    stream = pair.held[0]
+    sent = 0
+
+    def pump() -> None:
+        nonlocal sent
+        while sent < 1000:
+            if not stream.push(b"x" * 1000):
+                stream.on_writable(pump)
+                return
+            sent += 1
+        stream.reply()
+
+    pump()
+    assert 9 <= sent <= 11
+    pair.loop.run_for(1)
+    assert len(items) == 1000 and ends == [None]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_frames_and_garbage_end_their_own_connection_only(seed: int) -> None:
+    rng = random.Random(seed)
+    pair = Pair()
+    pair.loop.run_for(0.1)
+    for _ in range(20):
+        link, _ = pair.loop.run(pair.loop.create_connection(asyncio.Protocol, "10.0.0.1", PORT))
+        if rng.random() < 0.8:
+            link.write(encode_frame(HELLO, 0, FORMAT, 0, encode_greeting(Hello(), 4096)))
+        for _ in range(rng.randrange(20)):
+            kind, id = rng.randrange(14), rng.randrange(5)
+            method = rng.choice(["", "echo", "hold", "nope"])
+            data = encode_frame(kind, id, method, rng.randrange(3), rng.randbytes(rng.randrange(50)))
+            if rng.random() < 0.1:
+                data = rng.randbytes(rng.randrange(1, 50))
+            cut = rng.randrange(len(data) + 1)
+            if not link.is_closing():
+                link.write(data[:cut])
+                link.write(data[cut:])
+            pair.loop.run_for(0.01)
+        link.cut = rng.random() < 0.3
+        if not link.cut:
+            link.close()
+    pair.loop.run_for(15)
+    call = pair.call("echo", b"fine")
+    pair.loop.run_for(0.1)
+    assert call.result() == b"fine" and pair.downs == []
+    assert pair.server.connections == 1 and pair.server.counters.handler_errors == 0
 
 
 def test_the_same_seed_gives_the_same_story_to_the_byte() -> None:
