@@ -125,7 +125,10 @@ class Connection(asyncio.Protocol):
 
     def _greeted(self, greeting: Greeting) -> None:
         protocol = negotiate(self._hello, greeting.hello)
-        refusal = self.check_peer(greeting.hello)
+        try:
+            refusal = self.check_peer(greeting.hello)
+        except Exception as error:
+            refusal = f"the hello could not be checked: {error!r}"
         if refusal is not None:
             self.counters.refused += 1
             self.goodbye(refusal)

@@ -66,6 +66,7 @@ class Request:
     """One request, one-way message or stream on its way through a handler. Answered once; later answers are ignored."""
 
     __slots__ = (
+        "_cancelled",
         "_connection",
         "_on_cancel",
         "body",
@@ -90,6 +91,7 @@ class Request:
         self._connection = connection
         self.id = id
         self._on_cancel: Callable[[str], None] | None = None
+        self._cancelled: str | None = None  # why nobody waits for the answer any more
         self.method = method
         self.body = body
         self.deadline = deadline  # loop time, None = the caller waits for ever
@@ -148,12 +150,18 @@ class Request:
             self._connection.on_writable(self.id, callback)
 
     def on_cancel(self, callback: Callable[[str], None]) -> None:
-        """Calls back with a reason if the caller cancels, the deadline passes or the connection ends first."""
+        """Calls back with a reason if the caller cancels, the deadline passes or the connection ends first.
+
+        At once if that has happened already: a handler may register late, after work of its own.
+        """
         self._on_cancel = callback
+        if self._cancelled is not None:
+            self.cancelled(self._cancelled)
 
     def cancelled(self, reason: str) -> None:
         """For the connection: nobody waits for the answer any more."""
         self.done = True
+        self._cancelled = reason
         callback, self._on_cancel = self._on_cancel, None
         if callback is not None:
             try:

@@ -297,6 +297,22 @@ def test_random_frames_and_garbage_end_their_own_connection_only(seed: int) -> N
     assert pair.server.connections == 1 and pair.server.counters.handler_errors == 0
 
 
+def test_a_handler_that_asks_late_whether_anyone_still_waits_is_told_at_once() -> None:
+    pair = Pair()
+    pair.loop.run_for(0.1)
+    pair.call("hold")
+    pair.call("hold")
+    pair.loop.run_for(0.1)
+    cancelled, answered = pair.held
+    answered.reply()
+    pair.channel.close("enough")
+    pair.loop.run_for(1)
+    reasons: list[str] = []
+    cancelled.on_cancel(reasons.append)
+    answered.on_cancel(reasons.append)
+    assert len(reasons) == 1 and "said goodbye: enough" in reasons[0]
+
+
 def test_the_same_seed_gives_the_same_story_to_the_byte() -> None:
     def story() -> list[Any]:
         pair = Pair(listen=False, seed=9)

@@ -537,6 +537,18 @@ def test_a_hello_can_be_refused_by_either_side_and_both_read_why(play: Play, sid
     play(story)
 
 
+def test_a_hello_check_that_raises_refuses(play: Play) -> None:
+    def check(hello: Hello) -> str | None:
+        raise KeyError("no such instance")
+
+    async def story() -> None:
+        async with serving(check_hello=check) as served, calling(served.port, wait=False) as caller:
+            assert "could not be checked: KeyError" in (await caller.down())[0]
+            assert "could not be checked: KeyError" in await served.error()
+
+    play(story)
+
+
 def test_versions_that_do_not_overlap_are_refused_naming_both_ranges(play: Play) -> None:
     async def story() -> None:
         async with (
