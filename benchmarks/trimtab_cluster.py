@@ -1,0 +1,67 @@
+"""Three members of Trimtab on loopback, started as an operator would start them, with their defaults."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.load import BenchmarkFailed
+
+START_TIMEOUT_S = 30
+
+
+class TrimtabCluster:
+    """A Target."""
+
+    name = "trimtab"
+    client = "trimtab_client"
+    client_processes = 2
+    uvloop = True
+
+    def __init__(self, folder: Path) -> None:
+        self.python = Path(sys.executable)
+        self._folder = folder
+        self._members: list[subprocess.Popen[str]] = []
+        self._addresses: list[str] = []
+
+    def start(self) -> None:
+        self._addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(3)]
+        peers = [argument for address in self._addresses for argument in ("--peer", address)]
+        for n, address in enumerate(self._addresses, start=1):
+            command = [str(self.python), "-m", "trimtab", "run", "--instance-id", f"i{n}", "--listen", address]
+            command += [*peers, "--data-dir", str(self._folder / f"trimtab-{n}")]
+            self._members.append(processes.start(command, self._folder / f"trimtab-{n}.log"))
+        asyncio.run(self._wait_until_it_serves())
+
+    async def _wait_until_it_serves(self) -> None:
+        from trimtab.client.errors import Error
+        from trimtab.client.metastore import MetastoreClient
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                client = await MetastoreClient.connect(self._addresses)
+                try:
+                    await client.put(b"bench/started", b"yes")
+                finally:
+                    await client.close()
+                return
+            except Error as error:
+                if time.monotonic() > deadline or any(member.poll() is not None for member in self._members):
+                    raise BenchmarkFailed(f"Trimtab did not start: {error} (logs in {self._folder})") from error
+                await asyncio.sleep(0.1)
+
+    def endpoints(self) -> list[str]:
+        return self._addresses  # the client finds the leader
+
+    def pids(self) -> list[int]:
+        return [member.pid for member in self._members]
+
+    def stop(self) -> None:
+        for member in self._members:
+            processes.stop(member)
+        self._members.clear()
