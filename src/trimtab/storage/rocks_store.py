@@ -93,10 +93,19 @@ class RocksBatch:
 class _Scan:
     """An iterator that the store can take away from under its user, so that close() really closes."""
 
-    __slots__ = ("__weakref__", "_items", "_last", "_low", "_reverse", "_store")
+    __slots__ = ("__weakref__", "_items", "_last", "_low", "_options", "_reverse", "_store")
 
-    def __init__(self, store: RocksStore, items: Iterator[tuple[bytes, bytes]], low: bytes, reverse: bool) -> None:
+    def __init__(
+        self,
+        store: RocksStore,
+        items: Iterator[tuple[bytes, bytes]],
+        options: rocksdict.ReadOptions,
+        low: bytes,
+        reverse: bool,
+    ) -> None:
         self._store: RocksStore = store
+        # RocksDB points into the bound that these own: freed early, the scan would end wherever that memory says.
+        self._options: rocksdict.ReadOptions | None = options
         self._items: Iterator[tuple[bytes, bytes]] | None = items
         self._low = low
         self._reverse = reverse
@@ -124,6 +133,8 @@ class _Scan:
 
     def drop(self) -> None:
         self._items = None
+        self._options = None
+        self._options = None
 
 
 class RocksStore:
@@ -169,7 +180,7 @@ class RocksStore:
             items: Any = self._db.items(reverse, high if reverse else low, options)
         except Exception as error:
             raise self._explain(error, "scan") from error
-        scan = _Scan(self, items, low, reverse)
+        scan = _Scan(self, items, options, low, reverse)
         self._scans.add(scan)
         return scan
 
@@ -195,23 +206,26 @@ class RocksStore:
     def sync_blocking(self) -> None:
         """Runs on the sync thread. RocksDB releases the GIL for the length of the fsync."""
         with self._syncing:
-            if not self._closed and self._full is None and self._failed is None:
+            refusal = self._failed or self._full
+            if refusal is not None:
+                raise refusal
+            if not self._closed:
                 self._db.flush_wal(True)
 
     def sync_finished(self, callbacks: list[SyncDone], seconds: float, error: BaseException | None) -> None:
         """Runs on the loop, so that a write that failed while the sync ran has been noted by now."""
         if self._closed:
             return
-        outcome: BaseException | None = self._failed or self._full
-        if outcome is None and error is not None:
-            if _AFTER_FAILED_APPEND in str(error) and self._full is not None:
-                outcome = self._full
-            else:
-                self._failed = SyncFailed(
-                    f"sync of {self.path} failed: {error}; what was written since the last sync may be lost, "
-                    "so the node must stop; check the device, then start it again"
-                )
-                outcome = self._failed
+        outcome: BaseException | None = None
+        if self._failed is not None:
+            outcome = self._failed
+        elif isinstance(error, DiskFull) or (error and self._full is not None and _AFTER_FAILED_APPEND in str(error)):
+            outcome = self._full or error
+        elif error is not None:
+            self._failed = outcome = SyncFailed(
+                f"sync of {self.path} failed: {error}; what was written since the last sync may be lost, "
+                "so the node must stop; check the device, then start it again"
+            )
         self.last_sync_seconds = seconds
         for done in callbacks:
             done(outcome)

@@ -1,0 +1,414 @@
+"""A disk in memory that behaves like the real one where it hurts: for simulation, and as the other half of the
+conformance suite.
+
+Deterministic: no clock, no threads, no randomness but what is passed in. Completions run through `call_later`, so a
+simulated loop decides when. One ModelDisk is the disk of one machine, and outlives the processes that use it:
+
+- `crash(rng)`: the power fails. Of each store every synced (or flushed) batch survives, and of the later ones a
+  prefix that ends where the rng says. The batch after the end may be left torn in the log; it is then found,
+  dropped and reported when the store is opened again.
+- `abandon()`: only the process died. With a write-ahead log everything written survives, without one what was
+  flushed.
+- After either, the stores that were open are dead (StoreClosed) and their callbacks never run.
+- Space: `capacity_bytes`, or `full = True`. A store that ran into the end refuses writes until reopened, as RocksDB.
+- `fail_next_sync()`: the next sync to finish fails, for good.
+
+Crashes are undone, not replayed: every batch not yet durable remembers what it overwrote. Copies (checkpoints,
+scans) share the table until one side changes it.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from trimtab.storage.model_table import ModelBatch, Table, Undo
+from trimtab.storage.port import (
+    Batch,
+    DiskFull,
+    Report,
+    StorageError,
+    StoreClosed,
+    SyncDone,
+    SyncFailed,
+    check_bytes,
+    check_name,
+)
+
+T = TypeVar("T")
+
+CallLater = Callable[[float, Callable[[], None]], object]
+UNLIMITED_BYTES = 1 << 50
+
+
+@dataclass(slots=True)
+class CrashReport:
+    """What a power failure cost: batches that were written but not durable, and how many of them left a torn tail."""
+
+    lost_batches: int = 0
+    torn: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.lost_batches} ({self.torn} torn)" if self.torn else str(self.lost_batches)
+
+
+class _Contents:
+    """What is on the disk under one store name. `undo` holds a step back for every batch that is not durable."""
+
+    __slots__ = ("table", "torn_bytes", "undo", "wal", "written")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.undo: list[Undo] = []
+        self.written = 0  # batches ever written; never falls, so that a late completion can't cover newer ones
+        self.torn_bytes = 0
+        self.wal = True
+
+    def make_durable(self, upto: int) -> None:
+        count = upto - (self.written - len(self.undo))
+        if count > 0:
+            del self.undo[:count]
+
+    def own(self) -> Table:
+        """The table, made one's own before it is changed."""
+        if self.table.shared:
+            self.table = self.table.copy()
+        return self.table
+
+    def roll_back(self, keep: int) -> int:
+        """Take back all but the first `keep` batches that are not durable. How many bytes the first of them had."""
+        first_bytes = 0
+        table = self.own()
+        while len(self.undo) > keep:
+            first_bytes = self.undo.pop().apply(table)
+        self.undo.clear()
+        return first_bytes
+
+
+class ModelStore:
+    """A Store on a ModelDisk."""
+
+    def __init__(self, disk: ModelDisk, name: str, contents: _Contents, *, wal: bool) -> None:
+        self.name = name
+        self.wal = wal
+        self._disk = disk
+        self._contents = contents
+        self._refusal: StorageError | None = None
+        self._full: DiskFull | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        if self._refusal is not None:
+            raise self._refusal
+        if type(key) is not bytes:
+            check_bytes(key, "a key")
+        return self._contents.table.values.get(key)
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        if self._refusal is not None:
+            raise self._refusal
+        check_bytes(low, "a key")
+        table = self._contents.table
+        keys = table.keys
+        start = bisect_left(keys, low)
+        end = len(keys) if high is None else bisect_left(keys, check_bytes(high, "a key"))
+        if start >= end:
+            return iter(())
+        return self._walk(table.share(), range(start, end) if not reverse else range(end - 1, start - 1, -1))
+
+    def _walk(self, table: Table, positions: range) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            keys, values = table.keys, table.values
+            for position in positions:
+                if self._refusal is not None:
+                    raise self._refusal
+                key = keys[position]
+                yield key, values[key]
+        finally:
+            table.release()
+
+    def batch(self) -> Batch:
+        return ModelBatch()
+
+    def write(self, batch: Batch) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._full is not None:
+            raise self._full
+        if type(batch) is not ModelBatch:
+            raise TypeError(f"a batch of this store is needed, not {type(batch).__name__}")
+        operations = batch.take()
+        if batch.bytes > self._disk.free_bytes():
+            self._full = self._disk.full_error(self.name)
+            raise self._full
+        contents = self._contents
+        contents.undo.append(contents.own().apply(operations, batch.bytes))
+        contents.written += 1
+
+    def start_sync(self, done: SyncDone) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if not self.wal:
+            raise StorageError(f"{self.name!r} has no write-ahead log to sync; use start_flush")
+        self._start(done, self._disk.sync_latency(), syncing=True)
+
+    def start_flush(self, done: SyncDone) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        self._start(done, self._disk.flush_latency(), syncing=False)
+
+    def _start(self, done: SyncDone, seconds: float, *, syncing: bool) -> None:
+        upto = self._contents.written
+        full = self._full
+
+        def finish() -> None:
+            if type(self._refusal) is StoreClosed:
+                return
+            error: StorageError | None = self._refusal
+            if error is None and full is not None:
+                error = full
+            if error is None and syncing and self._disk.sync_fails():
+                error = self._refusal = SyncFailed(
+                    f"sync of {self.name!r} failed: injected; what was written since the last sync may be lost, "
+                    "so the node must stop"
+                )
+            if error is None:
+                self._contents.make_durable(upto)
+            done(error)
+
+        self._disk.call_later(seconds, finish)
+
+    def checkpoint(self, name: str) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._full is not None:
+            raise self._full
+        self._disk.add_checkpoint(name, self._contents.table)
+        # The real one flushes first, so making a checkpoint makes the store itself durable too.
+        self._contents.make_durable(self._contents.written)
+
+    def reopen(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._full is None:
+            return
+        if self._disk.free_bytes() <= 0:
+            raise self._disk.full_error(self.name)
+        if not self.wal:
+            self._contents.roll_back(0)
+        self._full = None
+
+    def approximate_bytes(self) -> int:
+        if self._refusal is not None:
+            raise self._refusal
+        return self._contents.table.bytes
+
+    def close(self) -> None:
+        if type(self._refusal) is StoreClosed:
+            return
+        self.kill("was closed")
+        self._disk.forget(self.name)
+
+    def kill(self, why: str) -> None:
+        self._refusal = StoreClosed(f"{self.name!r} {why}")
+
+
+class ModelDisk:
+    """See the module's text. Latencies are callables that return seconds; by default everything takes none."""
+
+    def __init__(
+        self,
+        call_later: CallLater,
+        *,
+        sync_latency: Callable[[], float] = lambda: 0.0,
+        flush_latency: Callable[[], float] | None = None,
+        work_latency: Callable[[], float] = lambda: 0.0,
+        capacity_bytes: int = UNLIMITED_BYTES,
+        reserve_bytes: int = 0,
+        report: Report | None = None,
+    ) -> None:
+        self.call_later = call_later
+        self.sync_latency = sync_latency
+        self.flush_latency = flush_latency or sync_latency
+        self.work_latency = work_latency
+        self.capacity_bytes = capacity_bytes
+        self.full = False
+        self._reserve_bytes = reserve_bytes
+        self._report = report
+        self._stores: dict[str, _Contents] = {}
+        self._files: dict[str, bytes] = {}
+        self._open: dict[str, ModelStore] = {}
+        self._life = 0  # counts crashes; what was started in an earlier life never finishes
+        self._failing_syncs = 0
+
+    @property
+    def reserve_bytes(self) -> int:
+        return self._reserve_bytes
+
+    # Disk
+
+    def open(self, name: str, *, wal: bool, report: Report | None = None) -> ModelStore:
+        check_name(name)
+        if name in self._open:
+            raise StorageError(f"{name!r} is open already; close it first")
+        if name in self._files:
+            raise StorageError(f"can't open the store {name!r}: there is a file of this name")
+        self._refuse_inside_store(name)
+        contents = self._stores.get(name)
+        if contents is None:
+            contents = self._stores[name] = _Contents(Table())
+        if contents.torn_bytes:
+            tell = report or self._report
+            if tell is not None:
+                tell(
+                    f"torn tail: dropped the last {contents.torn_bytes} bytes of {name}: the last record is "
+                    "incomplete; nothing follows, so nothing that was synced is lost"
+                )
+            contents.torn_bytes = 0
+        contents.wal = wal
+        store = self._open[name] = ModelStore(self, name, contents, wal=wal)
+        return store
+
+    def exists(self, name: str) -> bool:
+        check_name(name)
+        return any(other == name or other.startswith(name + "/") for other in (*self._stores, *self._files))
+
+    def rename(self, old: str, new: str) -> None:
+        check_name(old)
+        check_name(new)
+        self._refuse_open(old)
+        self._refuse_open(new)
+        if not self.exists(old):
+            raise StorageError(f"can't rename {old!r}: there is nothing of this name")
+        if self.exists(new) and not (old in self._files and new in self._files):
+            raise StorageError(f"can't rename {old!r} to {new!r}: the new name is taken; remove it first")
+        self._refuse_inside_store(new)
+        for names in (self._stores, self._files):
+            self._move(names, old, new)
+
+    @staticmethod
+    def _move(names: dict[str, Any], old: str, new: str) -> None:
+        for name in [name for name in names if name == old or name.startswith(old + "/")]:
+            names[new + name[len(old) :]] = names.pop(name)
+
+    def remove(self, name: str) -> None:
+        check_name(name)
+        self._refuse_open(name)
+        for other in [other for other in self._stores if other == name or other.startswith(name + "/")]:
+            self._stores.pop(other).table.release()
+        for other in [other for other in self._files if other == name or other.startswith(name + "/")]:
+            del self._files[other]
+
+    def names(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in (*self._stores, *self._files) if name.startswith(prefix))
+
+    def read_file(self, name: str) -> bytes | None:
+        return self._files.get(check_name(name))
+
+    def write_file(self, name: str, data: bytes) -> None:
+        check_name(name)
+        check_bytes(data, "a file's contents")
+        if name not in self._files and self.exists(name):
+            raise StorageError(f"can't write the file {name!r}: there is a store or directory of this name")
+        self._refuse_inside_store(name)
+        if len(data) > self.free_bytes():
+            raise self.full_error(name)
+        self._files[name] = data
+
+    def free_bytes(self) -> int:
+        if self.full:
+            return 0
+        if self.capacity_bytes >= UNLIMITED_BYTES:
+            return UNLIMITED_BYTES
+        tables = {id(contents.table): contents.table.bytes for contents in self._stores.values()}
+        used = sum(tables.values()) + sum(map(len, self._files.values()))
+        return max(0, self.capacity_bytes - used)
+
+    def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        life = self._life
+
+        def run() -> None:
+            if life != self._life:
+                return
+            try:
+                result = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.call_later(self.work_latency(), run)
+
+    def close(self) -> None:
+        for store in list(self._open.values()):
+            store.close()
+
+    # Trouble
+
+    def crash(self, rng: random.Random) -> CrashReport:
+        """The power fails. What was not durable is cut at a point of the rng's choice, store by store."""
+        report = CrashReport()
+        for name in sorted(self._stores):
+            contents = self._stores[name]
+            pending = len(contents.undo)
+            if not pending:
+                continue
+            keep = rng.randint(0, pending)
+            lost_bytes = contents.roll_back(keep)
+            report.lost_batches += pending - keep
+            if keep < pending and contents.wal and rng.random() < 0.5:
+                contents.torn_bytes = rng.randint(1, max(1, lost_bytes))
+                report.torn += 1
+        self._end_of_process("was open when the machine crashed")
+        return report
+
+    def abandon(self) -> None:
+        """The process was killed; the machine, and with it the page cache, goes on."""
+        for contents in self._stores.values():
+            if not contents.wal and contents.undo:
+                contents.roll_back(0)
+        self._end_of_process("was open when its process was killed")
+
+    def fail_next_sync(self) -> None:
+        self._failing_syncs += 1
+
+    def _end_of_process(self, why: str) -> None:
+        for store in self._open.values():
+            store.kill(why)
+        self._open.clear()
+        self._life += 1
+
+    # What stores ask of their disk.
+
+    def sync_fails(self) -> bool:
+        if not self._failing_syncs:
+            return False
+        self._failing_syncs -= 1
+        return True
+
+    def full_error(self, where: str) -> DiskFull:
+        return DiskFull(where, free_bytes=self.free_bytes(), reserve_bytes=self._reserve_bytes)
+
+    def forget(self, name: str) -> None:
+        self._open.pop(name, None)
+
+    def add_checkpoint(self, name: str, table: Table) -> None:
+        check_name(name)
+        if self.exists(name):
+            raise StorageError(f"can't make the checkpoint {name!r}: the name is taken")
+        self._refuse_inside_store(name)
+        self._stores[name] = _Contents(table.share())
+
+    def _refuse_open(self, name: str) -> None:
+        for other in self._open:
+            if other == name or other.startswith(name + "/"):
+                raise StorageError(f"{other!r} is open; close it first")
+
+    def _refuse_inside_store(self, name: str) -> None:
+        parts = name.split("/")
+        for count in range(1, len(parts)):
+            above = "/".join(parts[:count])
+            if above in self._stores or above in self._files:
+                raise StorageError(f"{name!r} would lie inside {above!r}")
