@@ -27,7 +27,7 @@ METRICS = (
     ("p99 ms", "p99_ms", "lower"),
     ("server cores", "server_cores", "lower"),
     ("client cores", "client_cores", "lower"),
-    ("server CPU us/operation", "server_cpu_us_per_operation", "lower"),
+    ("server µs/operation", "server_cpu_us_per_operation", "lower"),
 )
 
 

@@ -34,7 +34,8 @@ def show(report: dict[str, Any]) -> None:
     table = Table(title=f"bench {report['name']}", title_justify="left")
     for column in ("case", "metric"):
         table.add_column(column)
-    for column in ("ours", "peer", "ratio"):
+    peers = sorted({row["peer"] for row in report["rows"]})
+    for column in ("ours", peers[0] if len(peers) == 1 else "peer", "ratio"):
         table.add_column(column, justify="right")
     previous = None
     for row in report["rows"]:
@@ -42,7 +43,8 @@ def show(report: dict[str, Any]) -> None:
             table.add_section()
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}×"
         name = row["case"] if row["case"] != previous else ""
-        table.add_row(name, row["metric"], number(row["ours"]), f"{row['peer']}: {number(row['peer_value'])}", ratio)
+        theirs = number(row["peer_value"]) if len(peers) == 1 else f"{row['peer']}: {number(row['peer_value'])}"
+        table.add_row(name, row["metric"], number(row["ours"]), theirs, ratio)
         previous = row["case"]
     console.print(table)
     console.print("machine: " + ", ".join(f"{name} {value}" for name, value in report["machine"].items()))

@@ -20,7 +20,7 @@ from trimtab.cli import settings
 from trimtab.cli.errors import CommandFailed
 
 # In the order in which help lists them.
-COMMANDS = ("run", "metastore", "sim", "test", "bench")
+COMMANDS = ("demo", "run", "metastore", "sim", "test", "bench")
 # Commands whose arguments belong to another tool, so that --config is not ours to take.
 PASSES_ARGUMENTS_ON = frozenset({"test"})
 # `run` lists a cluster's members; it does not contact one.
