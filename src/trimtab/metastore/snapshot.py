@@ -17,10 +17,10 @@ carries the identity of its header, and the trailer's CRC covers the order and c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from struct import Struct as Packed
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -227,9 +227,7 @@ class SnapshotImport:
         header = _decode(payload, Header, "the header", restart=True)
         if header.format != VERSION:
             raise SnapshotRefused(f"snapshot format {header.format} is unknown", "use another sender", restart=True)
-        batch = self._store.batch()
-        self._save(_Progress(header, identity, 1, 0, 0, 0, b""), batch.put)
-        self._store.write(batch)
+        self._write(self._store.batch(), _Progress(header, identity, 1, 0, 0, 0, b""))
 
     def _pairs(self, progress: _Progress, payload: bytes) -> None:
         stream = progress.rest + payload
@@ -258,13 +256,7 @@ class SnapshotImport:
             zlib.crc32(payload, progress.stream_crc),
             stream[at:],
         )
-        before = self._progress
-        try:
-            self._save(after, batch.put)
-            self._store.write(batch)
-        except BaseException:
-            self._progress = before
-            raise
+        self._write(batch, after)
 
     def _finish(self, progress: _Progress, payload: bytes) -> None:
         trailer = _decode(payload, Trailer, "the trailer", restart=True)
@@ -287,8 +279,10 @@ class SnapshotImport:
         self._store.write(batch)
         self._done = True
 
-    def _save(self, progress: _Progress, put: Callable[[bytes, bytes], None]) -> None:
-        put(IMPORT_KEY, _encode(progress))
+    def _write(self, batch: Any, progress: _Progress) -> None:
+        """A batch and how far it brings the import, together; believed only once it is written."""
+        batch.put(IMPORT_KEY, _encode(progress))
+        self._store.write(batch)
         self._progress = progress
 
 

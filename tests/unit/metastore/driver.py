@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.metastore.dict_store import DictStore
+
 from trimtab.metastore.commands import Command, encode, stamp
 from trimtab.metastore.limits import DEFAULT_MEMORY, Memory
 from trimtab.metastore.machine import Metastore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 
 import pytest
-
 from tests.unit.metastore.driver import Driver
+
 from trimtab.metastore.commands import Actions, Branch, Command, Delete, Put, compact, delete, invoke, put
 from trimtab.metastore.conditions import (
     And,

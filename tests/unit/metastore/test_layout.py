@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.unit.metastore.dict_store import DictStore
 from tests.unit.metastore.driver import Driver
+
 from trimtab.metastore.commands import compact, delete, put, put_all
 from trimtab.metastore.errors import DamagedStore, UnknownFormat
 from trimtab.metastore.layout import (
