@@ -8,11 +8,13 @@ the cut follows when it is done.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from trimtab.node.group import Group
 from trimtab.node.host import Host
 from trimtab.node.settings import Limits
 from trimtab.node.snapshots import Snapshots
+from trimtab.storage.port import DiskFull
 
 
 def cut_index(applied_durable: int, last_applied: int, keep_entries: int, pinned: int | None) -> int:
@@ -35,22 +37,32 @@ class Compaction:
     def run(self) -> None:
         """Start a flush for every group whose log is long enough to be worth it."""
         for group in self._host.groups.values():
-            waiting = group.machine.applied_index - group.log.first_index() + 1
-            too_long = waiting >= self._limits.log_compact_entries or (
-                group.log.bytes >= self._limits.log_compact_bytes and waiting > self._limits.log_keep_entries
-            )
-            if too_long and not group.flushing:
+            applied = group.machine.applied_index - group.log.first_index() + 1
+            keep = self._keep_entries(group)
+            too_long = applied - keep >= self._limits.log_compact_entries
+            too_large = group.log.bytes >= self._limits.log_compact_bytes and applied > keep
+            if (too_long or too_large) and not group.flushing:
                 group.flushing = True
-                group.machine.start_flush(lambda index, error, group=group: self._flushed(group, index, error))  # type: ignore[misc]
+                group.machine.start_flush(partial(self._flushed, group))
+
+    def _keep_entries(self, group: Group) -> int:
+        """How many entries stay for members that are a little behind: bounded by number and, roughly, by bytes."""
+        length = group.log.last_index() - group.log.first_index() + 1
+        by_bytes = length * self._limits.log_keep_bytes // max(group.log.bytes, 1)
+        return min(self._limits.log_keep_entries, by_bytes)
 
     def _flushed(self, group: Group, index: int, error: BaseException | None) -> None:
         group.flushing = False
+        if isinstance(error, DiskFull):
+            # The flush comes again with the next round; until there is space the log just grows no further.
+            self._host.check_space()
+            return
         if error is not None:
             self._fatal(error)
             return
         group.flushed_index = max(group.flushed_index, index)
         pinned = self._snapshots.pinned_index(group.id)
-        cut = cut_index(group.flushed_index, group.machine.applied_index, self._limits.log_keep_entries, pinned)
+        cut = cut_index(group.flushed_index, group.machine.applied_index, self._keep_entries(group), pinned)
         if cut >= group.log.first_index():
             self._host.log.compact(group.id, cut)
             self._host.nudge(group)

@@ -58,7 +58,7 @@ class NoSpace(GroupError):
 class Stalled(GroupError):
     """The disk of this member became full while the request was under way."""
 
-    code = "disk_full"
+    code = "stalled"
     outcome_known = False
 
 

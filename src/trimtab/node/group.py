@@ -15,7 +15,7 @@ from trimtab.node.reads import ReadRounds
 from trimtab.raft.errors import ConfChangeRefused
 from trimtab.raft.messages import ConfState, Entry, EntryType, HardState, Snapshot, decode_conf_change
 from trimtab.raft.node import RawNode
-from trimtab.storage.node_log import GroupLog
+from trimtab.storage.group_log import GroupLog
 
 ProposalDone = Callable[[object, Exception | None], None]
 

@@ -37,6 +37,7 @@ from trimtab.raft.messages import (
     HardState,
     Message,
     MessageType,
+    Snapshot,
     SnapshotMetadata,
 )
 from trimtab.raft.node import RawNode
@@ -93,13 +94,12 @@ class Host:
     # Life
 
     def add_group(
-        self, group_id: int, machine: StateMachine, *, quiesces: bool, snapshot: Callable[[], object] | None = None
+        self, group_id: int, machine: StateMachine, *, quiesces: bool, snapshot: Callable[[], Snapshot] | None = None
     ) -> Group:
         """Take up a group whose log is in the node log (bootstrapped before, or empty for a newcomer)."""
         log = self.log.group(group_id)
+        log.snapshot_source = snapshot
         storage = GroupStorage(log, machine)
-        if snapshot is not None:
-            storage.snapshot = snapshot  # type: ignore[assignment]
         raw = RawNode(
             Config(
                 id=self.raft_id,

@@ -20,6 +20,7 @@ from trimtab.net.limits import Limits as NetLimits
 from trimtab.net.server import Request, Server
 from trimtab.net.tls import client_context, server_context
 from trimtab.node.compaction import Compaction
+from trimtab.node.group import Group
 from trimtab.node.host import Host
 from trimtab.node.links import decode_parcel
 from trimtab.node.members import INSTANCES, Members, parse_instance
@@ -87,6 +88,7 @@ class Instance:
         )
         self.snapshots = Snapshots(self.host, settings.limits, self._story)
         self.host.on_snapshot_message = self.snapshots.receive
+        self.host.on_leader = self._leader_changed
         group_log = self.log.group(CLUSTER_GROUP)
         if settings.founder and not group_log.exists:
             founders = ConfState(voters=tuple(range(1, len(settings.peers) + 1)))
@@ -104,6 +106,7 @@ class Instance:
             raft_id=self.raft_id,
             genesis=settings.genesis,
             incarnation=self._rng.getrandbits(63),
+            address=settings.listen,
         )
         net_limits = NetLimits(
             max_frame_bytes=settings.limits.frame_bytes,
@@ -208,6 +211,9 @@ class Instance:
             )
         if hello.raft_id == self.raft_id and hello.instance_id != self.settings.instance_id:
             return f"raft id {hello.raft_id} is mine ({self.settings.instance_id}); two instances can't share it"
+        if hello.address and hello.raft_id not in self.members.addresses:
+            # A newcomer knows the founders only. If another member leads, this is how it finds the way to answer.
+            self.members.update([(hello.raft_id, hello.address)])
         return None
 
     async def _synced(self) -> None:
@@ -234,6 +240,12 @@ class Instance:
 
     def _peer_down(self, raft_id: int, refused: bool) -> None:
         self.host.peer_down(raft_id, refused=refused)
+
+    def _leader_changed(self, group: Group) -> None:
+        raft = group.raw.raft
+        if group.id == CLUSTER_GROUP and raft.lead:
+            whom = "this member leads" if raft.lead == self.raft_id else f"following member {raft.lead}"
+            self._story(f"{whom} in term {raft.term}")
 
     # Upkeep
 

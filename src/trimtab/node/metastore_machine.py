@@ -98,20 +98,23 @@ class MetastoreMachine:
 
     # Opening
 
-    def recover(self, snapshot: SnapshotMetadata | None, bootstrap_index: int) -> None:
-        """Open what is there; finish an installation that a crash interrupted; remove all other leftovers."""
+    def recover(self, snapshot: SnapshotMetadata, bootstrap_index: int) -> None:
+        """Open what is there; finish an installation that a crash interrupted; remove all other leftovers.
+
+        `snapshot` is what the group's log begins after (index 0: nothing yet).
+        """
         leftovers = [name for name in self._disk.names(f"{self._name}.") if name.count("/") == self._name.count("/")]
-        wanted = self._import_name(snapshot) if snapshot is not None else ""
-        if wanted in leftovers and self._durable_index() < (snapshot.index if snapshot else 0):
+        wanted = self._import_name(snapshot)
+        if wanted in leftovers and self._durable_index() < snapshot.index:
             self._disk.remove(self._name)
             self._disk.rename(wanted, self._name)
         for name in leftovers:
             if name != wanted or self._disk.exists(name):
                 self._disk.remove(name)
         self._open()
-        if snapshot is not None and snapshot.index == bootstrap_index and self.metastore.applied_index == 0:
+        if snapshot.index == bootstrap_index and self.metastore.applied_index == 0:
             self.metastore.bootstrap(snapshot.index, snapshot.term, _encode_conf(snapshot.conf_state))
-        if snapshot is not None and self.metastore.applied_index < snapshot.index:
+        if self.metastore.applied_index < snapshot.index:
             raise Corrupt(
                 self._name,
                 f"it ends at index {self.metastore.applied_index}, but the log begins after {snapshot.index}",

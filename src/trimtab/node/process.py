@@ -25,8 +25,9 @@ from trimtab.storage.rocks import RocksDisk
 
 def log_line(instance_id: str, text: str) -> None:
     """One line of the log: when, who, what."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    print(f"{now}Z {instance_id} {text}", file=sys.stderr, flush=True)
+    now_ms = time.time_ns() // 1_000_000
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1000))
+    print(f"{when}.{now_ms % 1000:03d}Z {instance_id} {text}", file=sys.stderr, flush=True)
 
 
 def run(settings: Settings, data_dir: Path) -> int:

@@ -43,7 +43,8 @@ class Limits:
     apply_bytes: int = 2 << 20
     waiting_proposals: int = 20_000
     waiting_reads: int = 20_000
-    log_keep_entries: int = 5_000
+    log_keep_entries: int = 50_000
+    log_keep_bytes: int = 32 << 20
     log_compact_entries: int = 20_000
     log_compact_bytes: int = 64 << 20
     snapshot_chunk_bytes: int = 256 << 10

@@ -217,9 +217,10 @@ class Snapshots:
             future.add_done_callback(lambda answer: self._fetched(group, incoming, answer))
 
     def _fetched(self, group: Group, incoming: _Incoming, answer: asyncio.Future[bytes]) -> None:
+        # Asked for even when nobody cares any more: an exception that is never looked at is logged as a defect.
+        error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or incoming.cancelled or self._closed:
             return
-        error = answer.exception()
         if isinstance(error, RpcError) and error.code == "snapshot_gone":
             self._abort(group, incoming, str(error))
             return
