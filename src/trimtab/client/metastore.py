@@ -65,8 +65,9 @@ _BACKOFF_FIRST_S = 0.01
 _BACKOFF_MAX_S = 0.3
 _WATCH_QUEUE = 10_000
 # Worth another try: the cluster is between leaders, or short of room for a moment.
-_TRY_AGAIN = {"not_leader", "refused", "overwritten", "overloaded", "stopped", "leadership_lost", "no_answer"}
-_OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer"}
+_OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer", "stalled"}
+_TRY_AGAIN = {"not_leader", "refused", "overwritten", "overloaded"} | _OUTCOME_UNKNOWN
+_MAYBE_DONE = "an earlier attempt may have been carried out, this one was not"
 
 
 class MetastoreClient:
@@ -315,7 +316,7 @@ class MetastoreClient:
                 return answer
             except RpcError as error:
                 if error.code not in _TRY_AGAIN:
-                    raise _translated(error) from error
+                    raise _translated(error, sent) from error
                 sent = sent or error.code in _OUTCOME_UNKNOWN
                 self._last_failure = error.text
                 self._follow(error)
@@ -329,7 +330,7 @@ class MetastoreClient:
             except FrameTooLarge as error:
                 raise InvalidRequest(str(error)) from error
             except NetOverloaded as error:
-                raise Overloaded(str(error)) from error
+                raise (Timeout(f"{_MAYBE_DONE}: {error}") if sent else Overloaded(str(error))) from error
             remaining_s = deadline - self._loop.time()
             if remaining_s <= 0:
                 kind = Timeout if sent else Unavailable
@@ -345,9 +346,10 @@ class MetastoreClient:
                 self._leader = self._channel(hint.address)
 
 
-def _translated(error: RpcError) -> Error:
+def _translated(error: RpcError, sent: bool) -> Error:
     if error.code in ("invalid", "compacted", "future_revision", "unknown_method", "too_large"):
         return InvalidRequest(error.text)
     if error.code == "disk_full":
-        return Unavailable(error.text)
+        # "Not carried out" is only true of this attempt.
+        return Timeout(f"{_MAYBE_DONE}: {error.text}") if sent else Unavailable(error.text)
     return Error(str(error))
