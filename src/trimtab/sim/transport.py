@@ -28,6 +28,8 @@ _LENGTH = struct.Struct(">I")
 
 # Kinds of frames a link may lose, double or reorder. All others belong to a conversation that TCP keeps in order.
 LOSSY_KINDS = frozenset((frames.REQUEST, frames.RESPONSE, frames.ERROR, frames.ONEWAY, frames.PING, frames.PONG))
+# A request is not doubled: its id is unique on its connection, and the server rightly ends one that repeats it.
+DOUBLED_KINDS = frozenset((frames.RESPONSE, frames.ERROR, frames.ONEWAY))
 
 
 class Pipe:
@@ -88,7 +90,7 @@ class Pipe:
         if not lossy:
             self.schedule(link, frame)
             return
-        if link.duplicate_rate and rng.random() < link.duplicate_rate:
+        if link.duplicate_rate and frame[5] in DOUBLED_KINDS and rng.random() < link.duplicate_rate:
             self.schedule(link, frame, late_s=rng.random() * EXTRA_LATE_S, ordered=False)
         late_s = 0.0
         if link.delay_rate and rng.random() < link.delay_rate:

@@ -49,6 +49,8 @@ class Process:
         self.loop: SimLoop | None = None
         self.lives = 0
         self.paused = False
+        # Whoever runs on it, for those who look at it after its events.
+        self.owner: Any = None
         # The machine's clocks outlive the process: monotonic = base + rate * (now - anchor), wall = now + offset.
         clock = world.rng(f"clock/{name}")
         self.clock_base = 1_000.0 + clock.random() * 100_000.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trimtab.sim.transport import LOSSY_KINDS
+from trimtab.sim.transport import DOUBLED_KINDS, LOSSY_KINDS
 from trimtab.sim.world import Process, World
 
-LOSSY = min(LOSSY_KINDS)
+LOSSY = min(DOUBLED_KINDS)
 ORDERED = next(kind for kind in range(20) if kind not in LOSSY_KINDS)
 
 

@@ -1,0 +1,53 @@
+"""The disk of a simulated machine: the storage model, with latencies from the seed and troubles on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from trimtab.sim.world import Process
+from trimtab.storage.model import ModelDisk
+
+
+class MemberDisk:
+    """One machine's disk. It outlives the processes that use it."""
+
+    def __init__(self, process: Process, slow_rate: float = 0.0) -> None:
+        self._process = process
+        self._rng: random.Random = process.world.rng(f"disk/{process.name}")
+        self.slow_rate = slow_rate
+        self.model = ModelDisk(call_later=self._call_later, sync_latency=self._sync_latency)
+
+    def died(self, *, power: bool) -> str:
+        """The process is gone. With the power, what was not synced is gone too, from some point on. What was lost."""
+        if power:
+            return f"unsynced batches lost: {self.model.crash(self._rng)}"
+        self.model.abandon()
+        return ""
+
+    def fill(self) -> None:
+        self.model.full = True
+
+    def drain(self) -> None:
+        self.model.full = False
+
+    def fail_next_sync(self) -> None:
+        self.model.fail_next_sync()
+
+    def heal(self) -> None:
+        self.slow_rate = 0.0
+        self.drain()
+
+    def _sync_latency(self) -> float:
+        """Mostly a fraction of a millisecond to two; now and then, on a bad day, half a second."""
+        if self.slow_rate and self._rng.random() < self.slow_rate:
+            return 0.05 + self._rng.random() * 0.45
+        return 0.000_2 + self._rng.random() * 0.001_8
+
+    def _call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.Handle | None:
+        """Completions are events of the process: a paused one hears of them later, a dead one never."""
+        loop = self._process.loop
+        if loop is None:
+            return None
+        return self._process.world.later(loop, seconds, callback)
