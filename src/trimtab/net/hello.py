@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     raft_id: int = 0
     genesis: str = ""
     incarnation: int = 0
+    address: str = ""  # where the instance listens
 
     def name(self) -> str:
         return self.instance_id or "a client"
