@@ -99,20 +99,36 @@ class Raft:
         membership.switch_to(self, *restore(self.tracker, self.log.last_index(), conf_state))
         self._load(hard_state)
         if config.applied > 0:
-            self.log.applied_to(config.applied, 0)
+            self._resume_applied(config.applied)
         self.become_follower(self.term, NONE)
 
     def _load(self, hard_state: HardState) -> None:
         if hard_state == HardState():
             return
-        if not self.log.committed <= hard_state.commit <= self.log.last_index():
+        if hard_state.commit > self.log.last_index():
             raise InvariantViolated(
-                f"member {self.id}: the stored commit index {hard_state.commit} is not within "
-                f"[{self.log.committed}, {self.log.last_index()}]; the log on disk is not the one it belongs to"
+                f"member {self.id}: the stored commit index {hard_state.commit} is past the end of the log, "
+                f"{self.log.last_index()}: the log lost what it had acknowledged"
             )
-        self.log.committed = hard_state.commit
+        # A compacted log may begin past it: what was compacted was applied, so it was committed.
+        self.log.commit_to(hard_state.commit)
         self.term = hard_state.term
         self.vote = hard_state.vote
+
+    def _resume_applied(self, index: int) -> None:
+        """The state machine kept its own applied index.
+
+        It may be ahead of the stored commit index, which need not be durable before entries are applied: what was
+        applied was committed. It can't be outside the log.
+        """
+        log = self.log
+        if not log.applied <= index <= log.last_index():
+            raise InvariantViolated(
+                f"member {self.id}: the state machine is at {index}, which the log does not reach: it goes from "
+                f"{log.applied + 1} to {log.last_index()}; they are not of one member, or one of them lost data"
+            )
+        log.commit_to(index)
+        log.applied_to(index, 0)
 
     def hard_state(self) -> HardState:
         return HardState(self.term, self.vote, self.log.committed)

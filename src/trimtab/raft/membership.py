@@ -8,7 +8,7 @@ sets it to the end of its log, because it does not know what is in the tail.
 from typing import TYPE_CHECKING
 
 from trimtab.raft import confchange, sending
-from trimtab.raft.errors import ProposalDropped
+from trimtab.raft.errors import ConfChangeRefused, ProposalDropped
 from trimtab.raft.messages import NONE, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from trimtab.raft.roles import StateType
 from trimtab.raft.tracker import Configuration, ProgressMap, Tracker
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 def refusal(raft: "Raft", change: ConfChangeV2) -> str | None:
-    """Why a leader should not append this change now. The configuration it goes by may trail the log, so applying
-    may still refuse what passed here."""
+    """Why a leader should not append this change now.
+
+    When no other change is pending, the active configuration is the newest in this log, so trying the change out on it
+    tells exactly what applying it would.
+    """
     joint = raft.tracker.config.is_joint
     leaving = not change.changes
     if raft.pending_conf_index > raft.log.applied:
@@ -31,6 +34,10 @@ def refusal(raft: "Raft", change: ConfChangeV2) -> str | None:
         return "must transition out of joint config first"
     if not joint and leaving:
         return "not in joint state; refusing empty conf change"
+    try:
+        confchange.Changer(raft.tracker, raft.log.last_index()).apply(change)
+    except ConfChangeRefused as refused:
+        return str(refused)
     return None
 
 

@@ -64,15 +64,15 @@ class RawNode:
         Raises LocalMessageRefused, UnknownPeer, StepRefused, or ProposalDropped for a proposal passed on to here.
         """
         kind = message.type
-        if message.from_ in _LOCAL_SENDERS:
-            self.raft.step(message)
-            return
-        if kind in LOCAL_TYPES:
-            raise LocalMessageRefused(kind, message.from_)
-        if kind in RESPONSE_TYPES and message.from_ not in self.raft.tracker.progress:
-            raise UnknownPeer(kind, message.from_)
-        if self.quiescent and message.from_ != self.raft.id:
-            self.wake()
+        sender = message.from_
+        if sender not in _LOCAL_SENDERS:
+            if kind in LOCAL_TYPES:
+                raise LocalMessageRefused(kind, sender)
+            # Its own acknowledgements come back from storage; a member that was just removed still gets some.
+            if sender != self.raft.id:
+                if kind in RESPONSE_TYPES and sender not in self.raft.tracker.progress:
+                    raise UnknownPeer(kind, sender)
+                self.wake()
         self.raft.step(message)
 
     def campaign(self) -> None:
@@ -188,8 +188,7 @@ class RawNode:
 
         after_append = raft.msgs_after_append
         raft.msgs = []
-        if after_append:
-            raft.msgs_after_append = []
+        raft.msgs_after_append = []
         raft.reads.round_open = False
         if self._async:
             self._storage_messages(ready, after_append)

@@ -2,7 +2,8 @@
 
 Rules for the host. Without asynchronous writes: write entries, hard state and snapshot (and sync them, if `must_sync`),
 then send the messages, then apply the committed entries, then call `advance`. With asynchronous writes: the storage
-messages say all that, their responses take the place of `advance`, and the other messages may leave at once.
+messages say all that, their responses take the place of `advance`, and the other messages may leave at once. A snapshot
+may then overtake committed entries that were handed out before it: skip those it covers.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trimtab.raft.config import Config
-from trimtab.raft.errors import RaftError
+from trimtab.raft.errors import ConfChangeRefused, RaftError
 from trimtab.raft.messages import (
     LOCAL_APPEND,
     LOCAL_APPLY,
@@ -32,6 +32,24 @@ from trimtab.raft.storage import MemoryStorage
 _MAX_ROUNDS = 5_000
 
 
+class MemberStorage(MemoryStorage):
+    """The log on disk, beside a state machine that stores its configuration and gives a snapshot whenever asked."""
+
+    __slots__ = ("member",)
+
+    def __init__(self, member: "Member") -> None:
+        super().__init__()
+        self.member = member
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        return super().initial_state()[0], self.member.conf_state
+
+    def snapshot(self) -> Snapshot:
+        member = self.member
+        metadata = SnapshotMetadata(member.conf_state, member.applied_index, self.term(member.applied_index))
+        return Snapshot(metadata, msgspec.msgpack.encode(member.applied))
+
+
 class Member:
     """One member with its disk and its state machine, which remembers all it applied."""
 
@@ -39,7 +57,7 @@ class Member:
         self.id = node
         self._chance = chance
         self._settings = settings
-        self.storage = MemoryStorage()
+        self.storage = MemberStorage(self)
         if conf_state != ConfState():
             self.storage.apply_snapshot(Snapshot(SnapshotMetadata(conf_state, 1, 1)))
             self.storage.set_hard_state(HardState(1, 0, 1))
@@ -84,11 +102,16 @@ class Member:
 
     def apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
+            if entry.index <= self.applied_index and self.raw.raft.config.async_storage_writes:
+                continue  # a snapshot overtook it
             assert entry.index == self.applied_index + 1, f"{self.id} applies {entry.index} after {self.applied_index}"
             self.applied_index = entry.index
             self.applied.append(entry)
             if entry.type != EntryType.NORMAL:
-                self.conf_state = self.raw.apply_conf_change(decode_conf_change(entry))
+                try:
+                    self.conf_state = self.raw.apply_conf_change(decode_conf_change(entry))
+                except ConfChangeRefused:
+                    continue
 
     def take_ready(self) -> list[Message]:
         """Work off a Ready; the messages for others. With asynchronous writes storage work is only queued."""
@@ -124,11 +147,9 @@ class Member:
         return [response for response in message.responses if response.to != self.id]
 
     def compact(self) -> None:
-        """Snapshot at the applied index and drop the log up to it."""
-        index = self.applied_index
-        self.storage.create_snapshot(index, self.conf_state, msgspec.msgpack.encode(self.applied))
-        if index >= self.storage.first_index():
-            self.storage.compact(index)
+        """Drop the log up to the applied index."""
+        if self.applied_index >= self.storage.first_index():
+            self.storage.compact(self.applied_index)
 
 
 class Cluster:
