@@ -296,7 +296,8 @@ def test_stores_files_and_directories_do_not_share_names(machine):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", ".", "..", ".hidden", "a/.b", "a\\b", "a\0b", None, 3]
+    "name",
+    ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", ".", "..", ".hidden", "a/.b", "a\\b", "a\0b", None, 3],
 )
 def test_names_that_could_leave_the_disk_are_refused(machine, name):
     disk = machine.disk()
