@@ -18,7 +18,7 @@ from trimtab.cli.checkout import checkout_root
 
 # Name and command (after the interpreter). Modules, not scripts: scripts carry the path they were installed at.
 STATIC_CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("ruff", ("-m", "ruff", "check", "--quiet", ".")),
+    ("ruff", ("-m", "ruff", "check", "--quiet", "--output-format", "concise", ".")),
     ("mypy", ("-m", "mypy", "--no-error-summary")),
     ("rings", ("-c", "from importlinter.cli import lint_imports_command as lint; lint()")),
 )
