@@ -339,6 +339,6 @@ def explain(error: BaseException, where: str, disk: RocksDisk, doing: str) -> Ba
         return DiskFull(where, free_bytes=disk.free_bytes(), reserve_bytes=disk.reserve_bytes, detail=text)
     if "Corruption" in text or "checksum mismatch" in text or "No such file" in text:
         return Corrupt(where, f"{doing}: {text}")
-    if "lock" in text.lower():
+    if "lock file" in text or "lock hold" in text:
         return StorageError(f"{where} is open elsewhere ({text}); only one process at a time may open it")
     return StorageError(f"{doing} {where}: {text}")

@@ -48,6 +48,12 @@ def reopened(machine, log, **options):
     return opened(machine, **options)
 
 
+def live_and_reopened(machine, log):
+    """The group as the running process sees it, then as the next one does."""
+    yield log.group(7)
+    yield reopened(machine, log).group(7)
+
+
 def test_a_bootstrapped_group_begins_after_its_snapshot(machine):
     log = opened(machine)
     group = log.group(7)
@@ -55,7 +61,7 @@ def test_a_bootstrapped_group_begins_after_its_snapshot(machine):
     group.bootstrap(VOTERS, index=5, term=3)
     assert not group.exists
     log.write()
-    for group in (group, reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.exists
         assert group.initial_state() == (HardState(term=3, vote=0, commit=5), VOTERS)
         assert (group.first_index(), group.last_index(), group.term(5)) == (6, 5, 3)
@@ -93,8 +99,7 @@ def test_new_entries_replace_the_tail_for_good(machine):
     log = with_group(machine, last=20)
     log.stage(7, entries(12, 14, term=5))
     log.write()
-    group = log.group(7)
-    for group in (group, reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.last_index() == 14
         assert [group.term(index) for index in (11, 12, 14)] == [1, 5, 5]
         assert [entry.term for entry in group.entries(10, 15, NO_LIMIT)] == [1, 1, 5, 5, 5]
@@ -108,7 +113,7 @@ def test_a_truncation_and_a_regrowth_in_one_batch_leave_nothing_of_the_old(machi
     log.stage(7, entries(7, 9, term=3))
     log.stage(7, entries(8, 8, term=4))
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.last_index() == 8
         assert [group.term(index) for index in range(4, 9)] == [1, 2, 2, 3, 4]
 
@@ -118,7 +123,7 @@ def test_compaction_drops_entries_and_remembers_the_last_term(machine, count):
     log = with_group(machine, last=count)
     log.compact(7, count - 3)
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert (group.first_index(), group.last_index()) == (count - 2, count)
         assert group.term(count - 3) == 1
         assert indexes(group.entries(count - 2, count + 1, NO_LIMIT)) == [count - 2, count - 1, count]
@@ -153,7 +158,7 @@ def test_a_snapshot_ahead_of_the_log_replaces_all_of_it(machine):
     metadata = SnapshotMetadata(ConfState(voters=(4, 5)), 100, 9)
     log.stage(7, entries(101, 102, term=9), HardState(9, 4, 100), metadata)
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.initial_state() == (HardState(9, 4, 100), ConfState(voters=(4, 5)))
         assert (group.first_index(), group.last_index(), group.term(100)) == (101, 102, 9)
         assert group.snapshot_metadata == metadata
@@ -164,7 +169,7 @@ def test_a_snapshot_that_contradicts_the_log_drops_all_of_it(machine):
     log = with_group(machine, last=10)
     log.stage(7, snapshot=SnapshotMetadata(VOTERS, 5, 2))
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert (group.first_index(), group.last_index(), group.term(5)) == (6, 5, 2)
 
 
@@ -172,7 +177,7 @@ def test_a_snapshot_that_agrees_with_the_log_keeps_what_follows(machine):
     log = with_group(machine, last=10)
     log.stage(7, snapshot=SnapshotMetadata(VOTERS, 5, 1))
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert (group.first_index(), group.last_index()) == (6, 10)
         assert indexes(group.entries(6, 11, NO_LIMIT)) == [6, 7, 8, 9, 10]
     with pytest.raises(Compacted, match="older"):
@@ -185,7 +190,7 @@ def test_the_configuration_can_be_recorded_by_itself(machine):
     log = with_group(machine)
     log.stage(7, conf_state=ConfState(voters=(1, 2), learners=(9,)))
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.initial_state()[1] == ConfState(voters=(1, 2), learners=(9,))
         assert (group.first_index(), group.last_index()) == (2, 10)
 
@@ -205,7 +210,7 @@ def test_a_removed_group_is_gone_and_may_begin_again(machine):
     log.remove(7)
     log.group(7).bootstrap(ConfState(voters=(5,)), index=3, term=1)
     log.write()
-    for group in (log.group(7), reopened(machine, log).group(7)):
+    for group in live_and_reopened(machine, log):
         assert group.initial_state()[1] == ConfState(voters=(5,))
         assert (group.first_index(), group.last_index()) == (4, 3)
 
