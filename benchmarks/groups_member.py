@@ -1,7 +1,7 @@
 """A process that is a member of thousands of Raft groups and of nothing else; `benchmarks.groups` starts three.
 
-It uses the node's own host, log and links; only the state machines are empty. It answers two questions over RPC: how many of
-its groups have no leader, and how many are quiescent.
+It uses the node's own host, log and links; only the state machines are empty. It answers two questions over RPC: how
+many of its groups have no leader, and how many are quiescent.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ async def serve(member: int, addresses: list[str], groups: int, folder: Path) ->
         net_limits,
         tls=None,
         links=host.links,
-        on_down=lambda peer, refused: host.peer_down(peer, refused=refused),
-        on_up=lambda _peer: None,
+        on_down=lambda peer, refused: host.peer_down(peer, gone=refused),
+        on_up=host.peer_up,
         parcel_bytes=limits.frame_bytes * 3 // 4,
     )
     members.update((place + 1, address) for place, address in enumerate(addresses))

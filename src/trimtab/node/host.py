@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from trimtab.node.awakening import Awakening
 from trimtab.node.errors import GroupError, NoSpace, NotLeader, ProposalRefused, Stalled, Stopped, TooBusy
 from trimtab.node.group import Group, GroupStorage, ProposalDone
 from trimtab.node.links import Link, Parcel
@@ -47,7 +48,6 @@ from trimtab.storage.port import DiskFull, StorageError
 Responses = list[tuple[Group, Message]]
 _encoder = msgspec.msgpack.Encoder()
 _LEADER = StateType.LEADER
-_CAMPAIGNS_PER_TURN = 100
 _MAX_TURNS_PER_GROUP = 1_000
 
 
@@ -90,6 +90,8 @@ class Host:
         self._pump_scheduled = False
         self._stopped = False
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._down: set[int] = set()
+        self._awakening = Awakening(raft_id, timing, campaign=self._campaign, wake=self._rouse)
 
     # Life
 
@@ -122,7 +124,13 @@ class Host:
         # Read rounds of an earlier life must not be taken for rounds of this one.
         group = Group(group_id, raw, log, machine, quiesces=quiesces, first_read=self._rng.getrandbits(48) << 8)
         self.groups[group_id] = group
-        self._active[group_id] = group
+        if quiesces:
+            # Asleep until it is used, or until it is this member's turn to lead it.
+            self._awakening.elect(
+                group, 0, self._loop.time(), after_ms=self._timing.tick_ms, step_ms=self._timing.first_election_step_ms
+            )
+        else:
+            self._active[group_id] = group
         return group
 
     def start(self) -> None:
@@ -221,29 +229,40 @@ class Host:
             group = self.groups.get(group_id)
             if group is not None and group.raw.accept_quiesce(sender, term, commit):
                 self._active.pop(group_id, None)
+                self._touch(group)
 
-    def peer_down(self, peer: int, *, refused: bool) -> None:
-        """The link to a member broke. Refused means that nothing listens there: its process is gone.
+    def peer_down(self, peer: int, *, gone: bool) -> None:
+        """The link to a member broke. `gone`: nothing listens there, or another process does; what it led is
+        leaderless.
 
-        Groups that it led wake up. If its process is gone they need not wait for an election timeout: the members
-        forget the leader and take over in an order that differs from group to group, so that leaders spread and
-        rarely run against each other. Pre-vote makes a mistaken attempt harmless.
+        A broken link alone proves nothing, so its groups get the time of an election before they doubt their leader.
         """
-        ranks: dict[int, list[Group]] = {}
+        now = self._loop.time()
+        self._down.add(peer)
         for group in self.groups.values():
             raft = group.raw.raft
             if raft.lead != peer:
                 continue
-            group.raw.wake()
-            self._active[group.id] = group
-            if refused:
+            if gone:
                 group.raw.forget_leader()
-                voters = [voter for voter in sorted(raft.tracker.config.voters.ids()) if voter != peer]
-                if self.raft_id in voters:
-                    ranks.setdefault((voters.index(self.raft_id) + group.id) % len(voters), []).append(group)
-        for rank, groups in ranks.items():
-            delay_ms = self._timing.takeover_ms + rank * self._timing.takeover_step_ms
-            self._loop.call_later(delay_ms / 1000, self._take_over, groups, 0)
+                self._awakening.elect(
+                    group, peer, now, after_ms=self._timing.takeover_ms, step_ms=self._timing.takeover_step_ms
+                )
+            elif group.raw.quiescent:
+                self._rouse(group)
+        self._awakening.run(now)
+
+    def peer_up(self, peer: int) -> None:
+        """The link to a member works again: groups that went quiet without it let it catch up."""
+        self._down.discard(peer)
+        self._awakening.catch_up(
+            group
+            for group in self.groups.values()
+            if group.raw.quiescent
+            and group.raw.raft.state is _LEADER
+            and (progress := group.raw.raft.tracker.progress.get(peer)) is not None
+            and progress.match < group.raw.raft.log.last_index()
+        )
 
     def nudge(self, group: Group) -> None:
         """Something about the group changed outside of it (a report about a peer, say)."""
@@ -285,42 +304,43 @@ class Host:
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(self._timing.tick_ms / 1000, self._tick)
+        self._awakening.tick(self._loop.time())
         quiet: dict[int, list[tuple[int, int, int]]] = {}
         for group in list(self._active.values()):
             raw = group.raw
+            # Before the tick: after it a leader always has heartbeats to send.
+            if group.quiesces and self._goes_quiet(group, quiet):
+                continue
             raw.tick()
-            if group.quiesces:
-                self._consider_quiescence(group, quiet)
             if raw.has_ready() or group.reads.asked_at is not None:
                 self._touch(group)
         for peer, groups in quiet.items():
             if peer in self.links:
                 self.links[peer].channel.send("quiesce", _encoder.encode(groups))
 
-    def _consider_quiescence(self, group: Group, quiet: dict[int, list[tuple[int, int, int]]]) -> None:
+    def _goes_quiet(self, group: Group, quiet: dict[int, list[tuple[int, int, int]]]) -> bool:
         raft = group.raw.raft
-        if raft.state is not _LEADER or group.proposals or len(group.reads) or not group.raw.may_quiesce():
+        if raft.state is not _LEADER or group.proposals or len(group.reads) or not group.raw.may_quiesce(self._down):
             group.idle_ticks = 0
-            return
+            return False
         group.idle_ticks += 1
         if group.idle_ticks < self._limits.idle_ticks_before_quiescence:
-            return
+            return False
         group.idle_ticks = 0
-        group.raw.quiesce()
+        group.raw.quiesce(self._down)
         self._active.pop(group.id, None)
         for peer in raft.tracker.progress:
             if peer != self.raft_id:
                 quiet.setdefault(peer, []).append((group.id, raft.term, raft.log.committed))
+        return True
 
-    def _take_over(self, groups: list[Group], start: int) -> None:
-        if self._stopped:
-            return
-        for group in groups[start : start + _CAMPAIGNS_PER_TURN]:
-            if group.raw.raft.lead == 0 and group.raw.raft.state is StateType.FOLLOWER:
-                group.raw.campaign()
-                self._touch(group)
-        if start + _CAMPAIGNS_PER_TURN < len(groups):
-            self._loop.call_soon(self._take_over, groups, start + _CAMPAIGNS_PER_TURN)
+    def _rouse(self, group: Group) -> None:
+        group.raw.wake()
+        self._touch(group)
+
+    def _campaign(self, group: Group) -> None:
+        group.raw.campaign()
+        self._touch(group)
 
     def _pump(self) -> None:
         self._pump_scheduled = False
@@ -340,6 +360,8 @@ class Host:
         flushing, self._flushing = self._flushing, {}
         for link in flushing.values():
             link.flush(self._append_dropped)
+        if self._awakening.busy:
+            self._awakening.run(self._loop.time())
 
     def _take_proposals(self, group: Group) -> None:
         batch = self._proposed.pop(group.id, None)
@@ -443,6 +465,8 @@ class Host:
         if group.was_leader and not leads:
             group.lose_leadership(raft.lead)
         group.was_leader = leads
+        if raft.lead:
+            self._awakening.settled(group)
         self.on_leader(group)
 
     def _append_dropped(self, group_id: int, peer: int) -> None:

@@ -122,7 +122,7 @@ class Instance:
             tls=client_context(tls.authority, tls.certificate, tls.key) if tls else None,
             links=self.host.links,
             on_down=self._peer_down,
-            on_up=lambda _raft_id: None,
+            on_up=self.host.peer_up,
             parcel_bytes=settings.limits.frame_bytes * 3 // 4,
         )
         self.compaction = Compaction(self.host, self.snapshots, settings.limits, fatal=self.fail)
@@ -239,7 +239,7 @@ class Instance:
             self.host.receive_quiesce(request.peer.raft_id, _decode_quiesce(request.body))
 
     def _peer_down(self, raft_id: int, refused: bool) -> None:
-        self.host.peer_down(raft_id, refused=refused)
+        self.host.peer_down(raft_id, gone=refused)
 
     def _leader_changed(self, group: Group) -> None:
         raft = group.raw.raft

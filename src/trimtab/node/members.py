@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
@@ -66,6 +67,7 @@ class Members:
         self._on_down = on_down
         self._on_up = on_up
         self._parcel_bytes = parcel_bytes
+        self._incarnations: dict[int, int] = {}
         self.addresses: dict[int, str] = {}
 
     def update(self, addresses: Iterable[tuple[int, str]]) -> None:
@@ -88,6 +90,14 @@ class Members:
         for raft_id in list(self._links):
             self.forget(raft_id)
 
+    def _up(self, raft_id: int, hello: Hello) -> None:
+        before = self._incarnations.get(raft_id)
+        self._incarnations[raft_id] = hello.incarnation
+        if before is not None and before != hello.incarnation:
+            # Its process died and is back before anybody found the door closed; what it led, it leads no more.
+            self._on_down(raft_id, True)
+        self._on_up(raft_id)
+
     def _connect(self, raft_id: int, address: str) -> None:
         if old := self._links.pop(raft_id, None):
             old.channel.close()
@@ -97,7 +107,7 @@ class Members:
             self._rng,
             ssl=self._tls,
             limits=self._net_limits,
-            on_up=lambda _hello: self._on_up(raft_id),
+            on_up=partial(self._up, raft_id),
             on_down=lambda _reason, refused: self._on_down(raft_id, refused),
         )
         self._links[raft_id] = Link(raft_id, address, channel, self._parcel_bytes)

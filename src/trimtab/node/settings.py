@@ -24,6 +24,7 @@ class Timing:
     election_ticks: int = 10
     takeover_ms: int = 60
     takeover_step_ms: int = 250
+    first_election_step_ms: int = 3_000
     read_retry_ms: int = 500
     checksum_report_ms: int = 1_000
     disk_retry_ms: int = 200
@@ -50,7 +51,7 @@ class Limits:
     snapshot_chunk_bytes: int = 256 << 10
     snapshot_idle_ms: int = 10_000
     snapshot_keep_ms: int = 30_000
-    idle_ticks_before_quiescence: int = 5
+    idle_ticks_before_quiescence: int = 2
     promote_lag_entries: int = 1_000
     watch_backlog_bytes: int = 16 << 20
     history_keep_ms: int = 3_600_000

@@ -8,7 +8,7 @@ With asynchronous writes, messages to LOCAL_APPEND must be carried out in order;
 write is durable its responses go where they are addressed: back into `step`, or over the network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trimtab.raft import membership, proposals, quiescence
 from trimtab.raft.config import Config
@@ -290,13 +290,13 @@ class RawNode:
 
     # Quiescence
 
-    def may_quiesce(self) -> bool:
-        """Whether a leader has nothing to do, and nothing to tell anyone."""
-        return not self.quiescent and not self.has_ready() and quiescence.is_idle(self.raft)
+    def may_quiesce(self, down: Collection[int] = ()) -> bool:
+        """Whether a leader has nothing to do, and nothing to tell anyone but members whose process is down."""
+        return not self.quiescent and not self.has_ready() and quiescence.is_idle(self.raft, down)
 
-    def quiesce(self) -> None:
+    def quiesce(self, down: Collection[int] = ()) -> None:
         """Stop ticking, after may_quiesce() and after telling the followers. wake() when their process is in doubt."""
-        if not self.may_quiesce():
+        if not self.may_quiesce(down):
             raise RaftError(f"member {self.raft.id} has work to do and can't quiesce")
         self.quiescent = True
 

@@ -9,6 +9,7 @@ restarts hears nothing in a quiet group and campaigns, and without pre-vote it w
 its question wakes the leader up, which answers with a heartbeat.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from trimtab.raft.messages import NONE
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from trimtab.raft.core import Raft
 
 
-def is_idle(raft: "Raft") -> bool:
+def is_idle(raft: "Raft", down: Collection[int] = ()) -> bool:
     """A leader whose whole group has, and has committed, all there is; it has applied it, and nothing is pending.
 
+    Members whose process is `down` need not have it: talking to them is no use, and thousands of groups that can't
+    rest because of one dead process would wear out the living. The host wakes the leader when that process is back.
     Lease reads are the exception: a leader whose clock stands still can't tell that its lease has run out.
     """
     log = raft.log
@@ -42,8 +45,8 @@ def is_idle(raft: "Raft") -> bool:
     ):
         return False
     return all(
-        progress.match == last_index and progress.state is ProgressState.REPLICATE
-        for progress in raft.tracker.progress.values()
+        node in down or (progress.match == last_index and progress.state is ProgressState.REPLICATE)
+        for node, progress in raft.tracker.progress.items()
     )
 
 
