@@ -31,6 +31,12 @@ class KeyValueClient(Protocol):
     async def close(self) -> None: ...
 
 
+def answer(value: dict[str, Any]) -> None:
+    """One line to the driver, whole. Unbuffered standard output may cut what a pipe can't take at once."""
+    with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
+        stream.write(json.dumps(value).encode() + b"\n")
+
+
 def key_of(number: int) -> bytes:
     return b"bench/%06d" % number
 
@@ -74,7 +80,7 @@ async def work(order: dict[str, Any]) -> dict[str, Any]:
     sends = [operation(client, order["kind"], order["value_bytes"], rng) for client in clients]
     warm_until = time.perf_counter() + order["warm_up_seconds"]
     await asyncio.gather(*(send_until(warm_until, send, []) for send in sends))
-    print(json.dumps({"ready": True}), flush=True)
+    answer({"ready": True})
     await asyncio.to_thread(sys.stdin.readline)
     took_us: list[int] = []
     started, cpu = time.perf_counter(), time.process_time()
@@ -98,7 +104,7 @@ def main() -> None:
         result = uvloop.run(work(order))
     else:
         result = asyncio.run(work(order))
-    print(json.dumps(result), flush=True)
+    answer(result)
 
 
 if __name__ == "__main__":
