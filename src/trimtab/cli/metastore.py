@@ -42,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="metastore")
 
 
-def _run(contact: Contact, work: Callable[[MetastoreClient], Awaitable[T]]) -> T:
+def _run(contact: Contact, work: Callable[[MetastoreClient], Awaitable[T]], *, local: bool = False) -> T:
     import uvloop
 
     from trimtab.client.errors import Error
@@ -53,7 +53,7 @@ def _run(contact: Contact, work: Callable[[MetastoreClient], Awaitable[T]]) -> T
 
     async def connected() -> T:
         tls = contact.tls_context()
-        client = await MetastoreClient.connect(addresses, tls=tls, timeout_s=contact.timeout_s)
+        client = await MetastoreClient.connect(addresses, tls=tls, timeout_s=contact.timeout_s, follow_leader=not local)
         try:
             return await work(client)
         finally:
@@ -100,7 +100,7 @@ def get(
 ) -> int:
     """Show a key's value; exit code 1 if there is none."""
     wanted = _bytes(key, as_hex)
-    entry = _run(contact, lambda client: client.get(wanted, revision=revision, linearizable=not local))
+    entry = _run(contact, lambda client: client.get(wanted, revision=revision, linearizable=not local), local=local)
     if as_json:
         print(json.dumps(_as_dict(entry, as_hex)))
     elif entry is not None:
@@ -152,6 +152,7 @@ def range_(
         lambda client: client.range(
             low, prefix_end(low), revision=revision, limit=limit, keys_only=keys_only, linearizable=not local
         ),
+        local=local,
     )
     for entry in page.entries:
         if as_json:
@@ -242,8 +243,7 @@ def status(
     """Show how the asked member stands, who leads, and who else is there."""
     import msgspec
 
-    # One member is asked, not the leader: what it says of itself is the point.
-    reply = _run(contact, lambda client: client.status())
+    reply = _run(contact, lambda client: client.status(), local=True)
     if as_json:
         known = msgspec.structs.asdict(reply)
         known["checksum"] = reply.checksum.hex()

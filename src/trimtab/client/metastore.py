@@ -81,11 +81,13 @@ class MetastoreClient:
         wall_ms: Callable[[], int],
         tls: ssl.SSLContext | None,
         timeout_s: float,
+        follow_leader: bool,
     ) -> None:
         self._rng = rng
         self._wall_ms = wall_ms
         self._tls = tls
         self._timeout_s = timeout_s
+        self._follow_leader = follow_leader
         self._loop = asyncio.get_running_loop()
         self._ids = CommandIds(wall_ms, rng.randbytes)
         self._channels: dict[str, Channel] = {}
@@ -105,8 +107,12 @@ class MetastoreClient:
         wall_ms: Callable[[], int] | None = None,
         tls: ssl.SSLContext | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        follow_leader: bool = True,
     ) -> MetastoreClient:
-        """A client of the cluster that any of these addresses (HOST:PORT) belongs to; Unavailable if none answers."""
+        """A client of the cluster that any of these addresses (HOST:PORT) belongs to; Unavailable if none answers.
+
+        Without `follow_leader` only these addresses are ever asked: to see what one member has, and says of itself.
+        """
         if not addresses:
             raise InvalidRequest("at least one address is needed: HOST:PORT of any member")
         client = cls(
@@ -115,6 +121,7 @@ class MetastoreClient:
             wall_ms=wall_ms or (lambda: time.time_ns() // 1_000_000),
             tls=tls,
             timeout_s=timeout_s,
+            follow_leader=follow_leader,
         )
         try:
             await client.find_leader()
@@ -254,6 +261,8 @@ class MetastoreClient:
     async def find_leader(self) -> None:
         """Ask any member who leads, and prefer that one from now on."""
         status = await self.status()
+        if not self._follow_leader:
+            return
         for member in status.members:
             if member.voter and member.address:
                 self._channel(member.address)
@@ -261,7 +270,7 @@ class MetastoreClient:
 
     def _look_for_leader(self) -> None:
         """After a failure another member answered: find out, beside the requests, who leads now."""
-        if self._finding is None or self._finding.done():
+        if self._follow_leader and (self._finding is None or self._finding.done()):
             self._finding = asyncio.ensure_future(self._find_quietly())
 
     async def _find_quietly(self) -> None:
@@ -340,7 +349,7 @@ class MetastoreClient:
 
     def _follow(self, error: RpcError) -> None:
         self._leader = None
-        if error.code == "not_leader" and error.details:
+        if self._follow_leader and error.code == "not_leader" and error.details:
             hint = decode_leader_hint(error.details)
             if hint.address:
                 self._leader = self._channel(hint.address)

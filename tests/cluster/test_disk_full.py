@@ -1,0 +1,97 @@
+"""A member whose disk is full says so, harms nobody, and goes on by itself when there is space again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.members import Members
+from tests.cluster.watching import leader_of, run, status_of, until
+from trimtab.client.metastore import MetastoreClient
+from trimtab.metastore.requests import MembersChange, MembersRequest
+
+SIZE_MB = 160
+RESERVE_MB = 32
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, in memory."""
+    path = tmp_path / "small"
+    path.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount the tmpfs that this test fills")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(path)], capture_output=True, text=True
+    )
+    if made.returncode != 0:
+        pytest.skip(f"a tmpfs can't be mounted here: {made.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(path: Path, leave_bytes: int) -> None:
+    """Take all the space but a little."""
+    with path.open("wb") as file:
+        while True:
+            state = os.statvfs(path.parent)
+            free = state.f_bavail * state.f_frsize - leave_bytes
+            if free <= 0:
+                return
+            file.write(b"\0" * min(free, 1 << 20))
+            file.flush()
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_member_on_a_full_disk_reports_it_and_recovers_when_space_returns(
+    members: Members, small_disk: Path, role: str
+) -> None:
+    options = ["--disk-reserve-mb", str(RESERVE_MB)]
+    members.start(1, data_dir=small_disk / "i1", options=options)
+    members.start(2, 3, options=options)
+
+    async def story() -> None:
+        client = await MetastoreClient.connect(members.addresses)
+        await client.put(b"before", b"1")
+
+        async def leads() -> bool:
+            if (await leader_of(members.addresses) == 1) == (role == "leader"):
+                return True
+            await client.change_members(MembersRequest([(MembersChange.TRANSFER, 1 if role == "leader" else 2)]))
+            return False
+
+        await until(leads, f"member 1 to be a {role}")
+        fill(small_disk / "filler", leave_bytes=0)
+
+        async def reported() -> bool:
+            return (await status_of(members.addresses[0])).disk_full != ""
+
+        await until(reported, "member 1 to report its full disk")
+        if role == "leader":
+            # A leader that can take nothing says so at once, and makes room for another.
+            status = await status_of(members.addresses[0])
+            if status.leader == 1:
+                await client.change_members(MembersRequest([(MembersChange.TRANSFER, 2)]))
+        for number in range(50):
+            await client.put(b"meanwhile/%d" % number, b"x" * 1000, timeout_s=20)
+        behind = await status_of(members.addresses[0])
+        (small_disk / "filler").unlink()
+
+        async def recovered() -> bool:
+            first, second = [await status_of(address) for address in members.addresses[:2]]
+            return not first.disk_full and (first.revision, first.checksum) == (second.revision, second.checksum)
+
+        await until(recovered, f"member 1 to recover (it was at revision {behind.revision})")
+        await client.put(b"after", b"1")
+        await client.close()
+
+    run(story())
+    assert "disk full" in members.output(1)
+    members.wait(1, lambda: "has space again" in members.output(1), "say that there is space again")

@@ -1,0 +1,76 @@
+"""Watching a metastore of real members from a test: its status, its leader, its content."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import uvloop
+
+from trimtab.client.metastore import MetastoreClient
+from trimtab.metastore.layout import prefix_end
+from trimtab.metastore.requests import StatusReply
+
+T = TypeVar("T")
+
+
+def run(work: Awaitable[T]) -> T:
+    async def main() -> T:
+        return await work
+
+    return uvloop.run(main())
+
+
+async def status_of(address: str) -> StatusReply:
+    """What a member says of itself."""
+    client = await MetastoreClient.connect([address], follow_leader=False)
+    try:
+        return await client.status()
+    finally:
+        await client.close()
+
+
+async def caught_up(address: str) -> bool:
+    """Whether a member follows a leader and has applied all it knows to be committed."""
+    status = await status_of(address)
+    return status.leader != 0 and status.applied >= status.committed
+
+
+async def same_state(addresses: list[str]) -> bool:
+    return len({(status.revision, status.checksum) for status in [await status_of(each) for each in addresses]}) == 1
+
+
+async def until(happened: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not await happened():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def leader_of(addresses: list[str]) -> int:
+    client = await MetastoreClient.connect(addresses)
+    try:
+        found = 0
+
+        async def known() -> bool:
+            nonlocal found
+            found = (await client.status()).leader
+            return found != 0
+
+        await until(known, "a leader")
+        return found
+    finally:
+        await client.close()
+
+
+async def everything(client: MetastoreClient, prefix: bytes, *, local: bool = False) -> dict[bytes, tuple[bytes, int]]:
+    """All keys with a prefix: value and version."""
+    found: dict[bytes, tuple[bytes, int]] = {}
+    low: bytes | None = prefix
+    while low is not None:
+        page = await client.range(low, prefix_end(prefix), limit=5_000, linearizable=not local)
+        found.update({entry.key: (entry.value, entry.version) for entry in page.entries})
+        low = page.next_key
+    return found
