@@ -64,20 +64,19 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
             target.stop()
     after_p50_ms, after_p99_ms = sync_latency_ms(options.folder)
     report.machine |= {"sync_p50_after_ms": round(after_p50_ms, 3), "sync_p99_after_ms": round(after_p99_ms, 3)}
-    report.notes.append("ratio is ours ÷ peer; cores are CPU seconds a second, clients of the load included apart")
+    report.notes.append("ratio is ours ÷ peer; cores are CPU seconds a second of all members, or of all client processes")
+    report.notes.append(
+        "members and clients share the machine's cores: where their sum comes near those, the client is measured too"
+    )
     return report
 
 
-def measure(
-    case: Case, targets: list[Target], options: Options, say: Callable[[str], None]
-) -> dict[str, Measurement]:
+def measure(case: Case, targets: list[Target], options: Options, say: Callable[[str], None]) -> dict[str, Measurement]:
     """A case on every target in turn, as often as there are rounds."""
     runs: dict[str, list[Measurement]] = {target.name: [] for target in targets}
     for number in range(options.rounds):
         for target in targets:
-            one = run_case(
-                target, case, seconds=options.seconds, root=options.root, folder=options.folder, seed=number
-            )
+            one = run_case(target, case, seconds=options.seconds, root=options.root, folder=options.folder, seed=number)
             runs[target.name].append(one)
             say(f"{case.title}: {target.name} {one.operations_per_s:,.0f}/s (round {number + 1} of {options.rounds})")
     return {name: median_of(each) for name, each in runs.items()}

@@ -48,6 +48,8 @@ def show(report: dict[str, Any]) -> None:
         previous = row["case"]
     console.print(table)
     console.print("machine: " + ", ".join(f"{name} {value}" for name, value in report["machine"].items()))
+    for note in report["notes"]:
+        console.print(f"note: {note}")
     for peer, reason in report["missing"].items():
         console.print(f"missing: {peer}: {reason}")
 
