@@ -64,7 +64,7 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
             target.stop()
     after_p50_ms, after_p99_ms = sync_latency_ms(options.folder)
     report.machine |= {"sync_p50_after_ms": round(after_p50_ms, 3), "sync_p99_after_ms": round(after_p99_ms, 3)}
-    report.notes.append("ratio is ours ÷ peer; cores are CPU seconds a second of all members, or of all client processes")
+    report.notes.append("ratio is ours ÷ peer; cores are CPU seconds a second of all members or all clients")
     report.notes.append(
         "members and clients share the machine's cores: where their sum comes near those, the client is measured too"
     )
