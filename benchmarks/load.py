@@ -96,9 +96,7 @@ def run_case(target: Target, case: Case, *, seconds: float, root: Path, folder: 
     log = folder / f"{target.name}-clients.log"
     environment = {**os.environ, "PYTHONPATH": str(root)}
     workers = [
-        processes.start(
-            [str(target.python), "-m", "benchmarks.worker"], log, environment=environment, talk=True
-        )
+        processes.start([str(target.python), "-m", "benchmarks.worker"], log, environment=environment, talk=True)
         for _ in shares
     ]
     try:
