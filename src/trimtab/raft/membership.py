@@ -7,7 +7,7 @@ sets it to the end of its log, because it does not know what is in the tail.
 
 from typing import TYPE_CHECKING
 
-from trimtab.raft import confchange, sending
+from trimtab.raft import confchange, reads, sending
 from trimtab.raft.errors import ConfChangeRefused, ProposalDropped
 from trimtab.raft.messages import NONE, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from trimtab.raft.roles import StateType
@@ -72,6 +72,7 @@ def switch_to(raft: "Raft", config: Configuration, progress: ProgressMap) -> Con
         return conf_state
     if sending.maybe_commit(raft):
         # A smaller quorum may have committed more; tell everyone in the new configuration.
+        reads.release_postponed(raft)
         sending.broadcast_append(raft)
     else:
         # New members need not wait for the next heartbeat.
@@ -80,6 +81,7 @@ def switch_to(raft: "Raft", config: Configuration, progress: ProgressMap) -> Con
                 sending.send_append(raft, node, progress[node], if_empty=False)
     if raft.lead_transferee != NONE and raft.lead_transferee not in config.voters:
         raft.lead_transferee = NONE
+    reads.answer_confirmed(raft)
     return conf_state
 
 

@@ -131,9 +131,13 @@ def release_postponed(raft: "Raft") -> None:
 
 
 def on_heartbeat_ack(raft: "Raft", peer: int, context: bytes) -> None:
-    reads = raft.reads
-    reads.acknowledge(peer, int.from_bytes(context, "big"))
-    for waiting in reads.confirmed(raft):
+    raft.reads.acknowledge(peer, int.from_bytes(context, "big"))
+    answer_confirmed(raft)
+
+
+def answer_confirmed(raft: "Raft") -> None:
+    """Answer the reads whose round a quorum has answered. A change of the quorum can make it so, too."""
+    for waiting in raft.reads.confirmed(raft):
         _answer(raft, waiting.sender, waiting.index, waiting.context)
 
 

@@ -75,8 +75,9 @@ class Tracker:
         return Progress(next_index, inflights, is_learner=is_learner, recent_active=True)
 
     def sole_voter(self, node: int) -> bool:
+        """Whether it decides everything alone, be it on both sides of a joint configuration."""
         voters = self.config.voters
-        return len(voters.incoming) == 1 and not voters.outgoing and node in voters.incoming
+        return len(voters.incoming) == 1 and node in voters.incoming and voters.outgoing <= voters.incoming
 
     def committed(self) -> int:
         """The highest index that a quorum has, by what they acknowledged."""

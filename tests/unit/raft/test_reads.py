@@ -231,3 +231,21 @@ def test_lease_reads_are_answered_without_asking_anyone_when_chosen() -> None:
     assert len(cluster.raw(1).raft.reads.states) == 1
     cluster.raw(2).forget_leader()
     assert cluster.raw(2).raft.lead == 1, "forgetting the leader would break its lease"
+
+
+def test_reads_that_wait_for_a_peer_are_answered_when_it_is_no_longer_needed() -> None:
+    """Found by chaos: they waited for an answer that nobody was left to give."""
+    cluster = Cluster(2)
+    cluster.raw(1).propose_conf_change(ConfChange(ConfChangeType.REMOVE_NODE, 2))
+    cluster.passes = lambda message: message.type is not MessageType.HEARTBEAT_RESP
+    cluster.raw(1).read_index(b"r")
+    cluster.settle()
+    assert [state.context for state in cluster[1].reads] == [b"r"]
+
+
+def test_a_sole_voter_on_both_sides_of_a_joint_configuration_asks_nobody() -> None:
+    cluster = Cluster(1)
+    cluster.change(ConfChangeV2(ConfChangeTransition.JOINT_EXPLICIT, parse_changes("l2")))
+    assert cluster.raw(1).raft.tracker.config.is_joint
+    cluster.raw(1).read_index(b"r")
+    assert cluster.raw(1).raft.reads.states
