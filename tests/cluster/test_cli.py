@@ -1,0 +1,89 @@
+"""`trimtab metastore …` against a real member: what people and scripts type, and what they get when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.members import Members
+from tests.conftest import Processes
+
+
+class Cli:
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+    def __call__(
+        self, *arguments: str, stdin: str | None = None, peer: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "trimtab", "metastore", *arguments]
+        if peer:
+            command += ["--peer", self.peer]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+
+    def ok(self, *arguments: str, stdin: str | None = None) -> str:
+        done = self(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *arguments: str, code: int = 1) -> str:
+        done = self(*arguments)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+
+@pytest.fixture
+def cli(processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Cli:
+    member = Members(processes, tmp_path, free_ports(1))
+    member.start(1)
+    return Cli(member.addresses[0])
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_key_is_put_read_listed_changed_and_deleted(cli: Cli) -> None:
+    assert cli.ok("put", "color", "blue") == "revision 1\n"
+    assert cli.ok("get", "color") == "blue\n"
+    assert json.loads(cli.ok("put", "--json", "color", "-", stdin="green")) == {"revision": 2}
+    entry = json.loads(cli.ok("get", "color", "--json"))
+    assert entry == {"key": "color", "value": "green", "create_revision": 1, "mod_revision": 2, "version": 2}
+    assert cli.ok("get", "color", "--revision", "1") == "blue\n"
+    assert cli.ok("range", "co") == "color = green\n"
+    invoke = '{"if": {"value": ["color", "==", "green"]}, "then": [{"put": ["seen", "yes"]}]}'
+    assert json.loads(cli.ok("invoke", invoke, "--json")) == {"revision": 3, "yields": True, "changes": 1}
+    watched = cli.ok("watch", "co", "--from-revision", "1", "--count", "2", "--json").splitlines()
+    assert [json.loads(line)["new"]["value"] for line in watched] == ["blue", "green"]
+    assert cli.ok("delete", "color") == "revision 4\n"
+    assert "there is no key 'color'" in cli.refused("get", "color")
+    assert cli.ok("compact", "4") == "compacted up to revision 4\n"
+    assert "was compacted" in cli.refused("get", "color", "--revision", "1")
+    assert "was compacted" in cli.refused("watch", "co", "--from-revision", "1")
+    status = json.loads(cli.ok("status", "--json"))
+    assert (status["leader"], status["revision"], status["compacted_revision"]) == (1, 4, 4)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_what_is_wrong_is_said_in_a_sentence_with_an_exit_code(
+    cli: Cli, free_ports: Callable[[int], list[int]]
+) -> None:
+    large = cli("put", "k", "-", stdin="v" * 400_000)
+    assert large.returncode == 1 and "over the limit" in large.stderr
+    assert "is not hexadecimal" in cli.refused("put", "--hex", "xyz", "00", code=2)
+    assert "is no condition" in cli.refused("invoke", '{"if": {"grows": "a"}, "then": []}', code=2)
+    assert "must not be empty" in cli.refused("put", "", "v")
+    assert "in the future" in cli.refused("get", "k", "--revision", "99")
+    assert "in the cluster already" in cli.refused("members", "add", "1", "127.0.0.1:9")
+    assert "the last voter can't be removed" in cli.refused("members", "remove", "1")
+    assert "is not in the cluster" in cli.refused("members", "promote", "7")
+    assert "HOST:PORT" in cli.refused("members", "add", "9", "nowhere")
+    nobody = Cli(f"127.0.0.1:{free_ports(1)[0]}")
+    assert "no answer" in nobody.refused("get", "k", "--timeout", "0.5")
+    alone = nobody("get", "k", peer=False)
+    assert alone.returncode == 2 and "--peer HOST:PORT" in alone.stderr
