@@ -23,7 +23,8 @@ class EtcdClient:
 async def connect(endpoints: list[str]) -> EtcdClient:
     """A client of the first endpoint; the load lists the leader first, which is what serves etcd best."""
     host, _, port = endpoints[0].rpartition(":")
-    # The clients of a process share its connection, as gRPC does by itself; with one each, etcd is slower.
+    # The clients of a process share its connection, as gRPC does by itself. One each looked slower, on a busy machine:
+    # two runs of two seconds a setting, which is a hint and no more.
     client = aetcd.Client(host=host, port=int(port), timeout=30)
     await client.connect()
     return EtcdClient(client)

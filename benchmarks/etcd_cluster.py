@@ -21,7 +21,7 @@ class EtcdCluster:
 
     name = "etcd"
     client = "etcd_client"
-    client_processes = 3  # one Python process can't drive gRPC fast enough to load etcd
+    client_processes = 3  # chosen on a busy machine among 1 to 4, which did not differ clearly
     uvloop = True
 
     def __init__(self, binary: Path, python: Path, folder: Path) -> None:
