@@ -480,12 +480,12 @@ class Host:
         """Why this member takes no writes for want of space, or nothing."""
         if self.stalled is not None:
             return str(self.stalled)
-        return "" if self.log.has_space() else "less space is free than the reserve; this member takes no writes"
+        return "" if self.log.has_space() else "disk full: less space is free than the reserve"
 
     def _note_full(self) -> None:
         if not self.short_of_space:
             self.short_of_space = True
-            self._story(f"disk full: {self.full()}; free some space, it then goes on by itself")
+            self._story(f"{self.full()}; this member takes no writes until there is space again")
 
     def check_space(self) -> None:
         """Now and then: take note that space is short, or back."""

@@ -20,6 +20,7 @@ from trimtab.net.limits import Limits as NetLimits
 from trimtab.net.server import Request, Server
 from trimtab.net.tls import client_context, server_context
 from trimtab.node.compaction import Compaction
+from trimtab.node.complaints import Complaints
 from trimtab.node.group import Group
 from trimtab.node.host import Host
 from trimtab.node.links import decode_parcel
@@ -127,6 +128,7 @@ class Instance:
         )
         self.compaction = Compaction(self.host, self.snapshots, settings.limits, fatal=self.fail)
         self.service = MetastoreService(self)
+        complaints = Complaints(self._story, loop.time)
         self.server = Server(
             {
                 "raft": self._receive_raft,
@@ -139,7 +141,7 @@ class Instance:
             net_limits,
             ssl=server_context(tls.authority, tls.certificate, tls.key) if tls else None,
             check_hello=self._check_hello,
-            on_error=lambda text, _error: self._story(text),
+            on_error=lambda text, _error: complaints.add(text),
         )
         host, port = split_address(settings.listen)
         self.port = await self.server.start(host, port)
