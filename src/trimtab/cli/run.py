@@ -18,7 +18,9 @@ def run(
     instance_id: Annotated[str, typer.Option("--instance-id", help="The name of this instance.")],
     peer: Annotated[
         list[str],
-        typer.Option("--peer", metavar="HOST:PORT", help="A founding member; once for each, the same order everywhere."),
+        typer.Option(
+            "--peer", metavar="HOST:PORT", help="A founding member; once for each, the same order everywhere."
+        ),
     ],
     data_dir: Annotated[Path, typer.Option("--data-dir", help="Where this instance keeps its data.")],
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:3301",
