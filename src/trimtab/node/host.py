@@ -467,6 +467,8 @@ class Host:
         group.was_leader = leads
         if raft.lead:
             self._awakening.settled(group)
+            group.reads.ask_again()
+            self._ask_reads(group)
         self.on_leader(group)
 
     def _append_dropped(self, group_id: int, peer: int) -> None:

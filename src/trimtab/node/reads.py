@@ -57,6 +57,12 @@ class ReadRounds:
         self._asked = []
         self.asked_at = None
 
+    def ask_again(self) -> None:
+        """Whoever was asked is no longer there to answer: the round under way joins those that wait."""
+        if self.asked_at is not None:
+            self._waiting = self._asked + self._waiting
+            self._asked, self.asked_at = [], None
+
     def release(self, applied: int) -> None:
         """Let every read go whose index has been applied."""
         while self._confirmed and self._confirmed[0][0] <= applied:

@@ -62,6 +62,21 @@ def test_a_round_without_an_answer_is_asked_again_and_its_old_answer_is_ignored(
     assert reads.answers == {"a": None}
 
 
+def test_a_new_leader_is_asked_at_once_and_the_old_ones_answer_no_longer_counts() -> None:
+    reads, rounds = Reads(), ReadRounds(0)
+    rounds.add(reads.reader("a"))
+    old = rounds.next_round(0.0, 0.5)
+    rounds.ask_again()
+    new = rounds.next_round(0.01, 0.5)
+    assert old is not None and new is not None and new != old
+    rounds.confirm(old, 1)
+    rounds.release(1)
+    assert reads.answers == {}
+    rounds.confirm(new, 2)
+    rounds.release(2)
+    assert reads.answers == {"a": None}
+
+
 def test_an_answer_to_nothing_is_ignored() -> None:
     rounds = ReadRounds(0)
     rounds.confirm(b"\0" * 8, 5)
