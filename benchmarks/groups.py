@@ -61,7 +61,9 @@ async def _measure(
     pids = [process.pid for process in started]
     before = [processes.cpu_seconds([pid]) for pid in pids]
     await asyncio.sleep(options.seconds * 2)
-    spent = [(processes.cpu_seconds([pid]) - was) / (options.seconds * 2) for pid, was in zip(pids, before, strict=True)]
+    spent = [
+        (processes.cpu_seconds([pid]) - was) / (options.seconds * 2) for pid, was in zip(pids, before, strict=True)
+    ]
     report.rows.append(Row("idle", "cores a process (highest)", max(spent), "goal", IDLE_GOAL_CORES, "lower"))
     memory_mb = max(processes.pss_bytes(pid) for pid in pids) / 1e6
     report.rows.append(Row("idle", "PSS MB a process (highest)", memory_mb, "-", None, "lower"))
@@ -73,7 +75,9 @@ async def _measure(
     dead = str(victim + 1)
     await _until(survivors, lambda each: each["leaderless"] == 0 and each["led"][dead] == 0)
     report.rows.append(
-        Row("one process killed", "seconds until all are led", time.monotonic() - died, "goal", ELECTION_GOAL_S, "lower")
+        Row(
+            "one process killed", "seconds until all are led", time.monotonic() - died, "goal", ELECTION_GOAL_S, "lower"
+        )
     )
     for channel in channels:
         channel.close()

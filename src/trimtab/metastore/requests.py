@@ -16,6 +16,8 @@ Arrays on the wire; fields are only ever added at the end, with a default.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 from trimtab.metastore.history import Change
