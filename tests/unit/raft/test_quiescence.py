@@ -156,3 +156,17 @@ def test_whoever_wakes_up_gives_the_others_a_whole_timeout_and_a_leader_speaks_a
         assert cluster.raw(node).raft.election_elapsed == 0
     cluster.raw(1).tick()
     assert {message.type for message in cluster.raw(1).raft.msgs} == {MessageType.HEARTBEAT}
+
+
+def test_a_leader_rests_although_a_member_whose_process_is_down_lags_and_catches_it_up_when_woken() -> None:
+    cluster = idle()
+    cluster.isolate(3)
+    cluster.propose(b"b")
+    leader = cluster.raw(1)
+    assert not leader.may_quiesce() and leader.may_quiesce(down={3})
+    leader.quiesce(down={3})
+    assert cluster.raw(2).accept_quiesce(1, leader.raft.term, leader.raft.log.committed)
+    cluster.heal()
+    leader.wake()
+    cluster.tick(2)
+    assert cluster[3].data == [b"a", b"b"]
