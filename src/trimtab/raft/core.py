@@ -198,7 +198,7 @@ class Raft:
         self.state = _FOLLOWER
         self.lead = lead
         if self.note is not None:
-            self.note(f"INFO {self.id:x} became follower at term {self.term}")
+            self.note(f"INFO {self.id:x} follows in term {self.term}")
 
     def become_candidate(self) -> None:
         assert self.state is not _LEADER, "a leader does not campaign"
@@ -206,7 +206,7 @@ class Raft:
         self.vote = self.id
         self.state = _CANDIDATE
         if self.note is not None:
-            self.note(f"INFO {self.id:x} became candidate at term {self.term}")
+            self.note(f"INFO {self.id:x} campaigns in term {self.term}")
 
     def become_pre_candidate(self) -> None:
         """Term and vote stay: a pre-candidate only asks whether it would be elected."""
@@ -215,7 +215,7 @@ class Raft:
         self.lead = NONE
         self.state = _PRE_CANDIDATE
         if self.note is not None:
-            self.note(f"INFO {self.id:x} became pre-candidate at term {self.term}")
+            self.note(f"INFO {self.id:x} asks for pre-votes in term {self.term}")
 
     def become_leader(self) -> None:
         assert self.state is _CANDIDATE, "only a candidate can be elected"
@@ -230,7 +230,7 @@ class Raft:
         # An entry of this term, so that what older terms left can be committed, and reads be answered.
         proposals.append(self, [Entry(self.term, self.log.last_index() + 1)])
         if self.note is not None:
-            self.note(f"INFO {self.id:x} became leader at term {self.term}")
+            self.note(f"INFO {self.id:x} leads in term {self.term}")
 
     def promotable(self) -> bool:
         """Whether this member may campaign: a voter, and not about to be replaced by a snapshot."""
@@ -271,8 +271,8 @@ class Raft:
             return True
         if self.note is not None:
             self.note(
-                f"INFO {self.id:x} [term: {self.term}] received a {kind.name} message with higher term "
-                f"from {message.from_:x} [term: {message.term}]"
+                f"INFO {self.id:x} goes from term {self.term} to {message.term}, "
+                f"because of {kind.name} from {message.from_:x}"
             )
         self.become_follower(message.term, message.from_ if kind in _FROM_LEADER else NONE)
         return True
@@ -293,8 +293,7 @@ class Raft:
             self.send(Message(_APP_RESP, message.from_))
         elif self.note is not None:
             self.note(
-                f"INFO {self.id:x} [term: {self.term}] ignored a {kind.name} message with lower term "
-                f"from {message.from_:x} [term: {message.term}]"
+                f"INFO {self.id:x} in term {self.term} drops {kind.name} of term {message.term} from {message.from_:x}"
             )
 
     # Storage and state machine

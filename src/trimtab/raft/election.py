@@ -31,17 +31,17 @@ def maybe_campaign(raft: "Raft", *, pre_vote: bool, context: bytes) -> None:
         return
     if not raft.promotable():
         if raft.note is not None:
-            raft.note(f"WARN {raft.id:x} is unpromotable and can not campaign")
+            raft.note(f"WARN {raft.id:x} is not a voter, or awaits a snapshot, and does not campaign")
         return
     if has_unapplied_conf_change(raft):
         if raft.note is not None:
             raft.note(
-                f"WARN {raft.id:x} cannot campaign at term {raft.term} since there are still pending configuration "
-                "changes to apply"
+                f"WARN {raft.id:x} does not campaign in term {raft.term} before it has applied a membership change "
+                "that is committed"
             )
         return
     if raft.note is not None:
-        raft.note(f"INFO {raft.id:x} is starting a new election at term {raft.term}")
+        raft.note(f"INFO {raft.id:x} wants to be elected, in term {raft.term}")
     _campaign(raft, pre_vote=pre_vote, context=context)
 
 
@@ -74,8 +74,8 @@ def _campaign(raft: "Raft", *, pre_vote: bool, context: bytes) -> None:
         else:
             if raft.note is not None:
                 raft.note(
-                    f"INFO {raft.id:x} [logterm: {last_term}, index: {last_index}] sent {request.name} request "
-                    f"to {node:x} at term {raft.term}"
+                    f"INFO {raft.id:x}, whose log ends at {last_term}/{last_index}, asks {node:x} for {request.name} "
+                    f"of term {term}"
                 )
             raft.send(Message(request, node, term=term, log_term=last_term, index=last_index, context=context))
 
@@ -92,9 +92,9 @@ def answer_vote_request(raft: "Raft", message: Message) -> None:
     granted = can_vote and raft.log.is_up_to_date(message.index, message.log_term)
     if raft.note is not None:
         raft.note(
-            f"INFO {raft.id:x} [logterm: {raft.log.last_term()}, index: {raft.log.last_index()}, vote: {raft.vote:x}] "
-            f"{'cast' if granted else 'rejected'} {message.type.name} for {message.from_:x} "
-            f"[logterm: {message.log_term}, index: {message.index}] at term {raft.term}"
+            f"INFO {raft.id:x} {'grants' if granted else 'refuses'} {message.from_:x} its {message.type.name}: its log "
+            f"ends at {message.log_term}/{message.index}, ours at {raft.log.last_term()}/{raft.log.last_index()}, "
+            f"our vote of term {raft.term} went to {raft.vote:x}"
         )
     if not granted:
         raft.send(Message(response, message.from_, term=raft.term, reject=True))
@@ -110,7 +110,7 @@ def on_vote(raft: "Raft", message: Message) -> None:
     raft.tracker.record_vote(message.from_, not message.reject)
     granted, rejected, result = raft.tracker.tally_votes()
     if raft.note is not None:
-        raft.note(f"INFO {raft.id:x} has received {granted} {message.type.name} votes and {rejected} vote rejections")
+        raft.note(f"INFO {raft.id:x} counts {granted} for it and {rejected} against, after {message.type.name}")
     if result is VoteResult.WON:
         if raft.state is StateType.PRE_CANDIDATE:
             _campaign(raft, pre_vote=False, context=b"")

@@ -35,8 +35,8 @@ def on_append(raft: "Raft", message: Message) -> None:
         return
     if raft.note is not None:
         raft.note(
-            f"DEBUG {raft.id:x} [logterm: {log.term_or_zero(message.index)}, index: {message.index}] rejected MsgApp "
-            f"[logterm: {message.log_term}, index: {message.index}] from {message.from_:x}"
+            f"DEBUG {raft.id:x} has term {log.term_or_zero(message.index)} at {message.index}, not {message.log_term}, "
+            f"and rejects the append of {message.from_:x}"
         )
     # Guess where the logs may agree: the leader's log before message.index has no term above message.log_term.
     hint_index, hint_term = log.find_conflict_by_term(min(message.index, log.last_index()), message.log_term)
@@ -88,7 +88,7 @@ def _restore(raft: "Raft", snapshot: Snapshot) -> bool:
         raft.log.commit_to(metadata.index)
         return False
     if raft.note is not None:
-        raft.note(f"INFO log [{raft.log}] starts to restore snapshot [index: {metadata.index}, term: {metadata.term}]")
+        raft.note(f"INFO {raft.id:x} takes the snapshot at {metadata.term}/{metadata.index} for its log [{raft.log}]")
     raft.log.restore(snapshot)
     membership.restore_from(raft, conf_state)
     return True
@@ -113,9 +113,9 @@ def forget_leader(raft: "Raft", message: Message) -> None:
     """Stay in the term and keep the timeout, but grant votes again. With lease reads that would break the lease."""
     if raft.config.read_only == "lease":
         if raft.note is not None:
-            raft.note("ERROR ignoring MsgForgetLeader due to lease reads")
+            raft.note("ERROR a member with lease reads must not forget its leader; ignored")
         return
     if raft.lead != NONE:
         if raft.note is not None:
-            raft.note(f"INFO {raft.id:x} forgetting leader {raft.lead:x} at term {raft.term}")
+            raft.note(f"INFO {raft.id:x} no longer believes in leader {raft.lead:x} of term {raft.term}")
         raft.lead = NONE

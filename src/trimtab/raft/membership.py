@@ -27,13 +27,13 @@ def refusal(raft: "Raft", change: ConfChangeV2) -> str | None:
     leaving = not change.changes
     if raft.pending_conf_index > raft.log.applied:
         return (
-            f"possible unapplied conf change at index {raft.pending_conf_index} (applied to {raft.log.applied}); "
-            "try again when it is applied"
+            f"another change may be under way, up to index {raft.pending_conf_index}, and only {raft.log.applied} is "
+            "applied; try again when it is"
         )
     if joint and not leaving:
-        return "must transition out of joint config first"
+        return "the configuration is joint; leave it first"
     if not joint and leaving:
-        return "not in joint state; refusing empty conf change"
+        return "there is no joint configuration to leave"
     try:
         confchange.Changer(raft.tracker, raft.log.last_index()).apply(change)
     except ConfChangeRefused as refused:
@@ -57,7 +57,7 @@ def restore_from(raft: "Raft", conf_state: ConfState) -> None:
 def switch_to(raft: "Raft", config: Configuration, progress: ProgressMap) -> ConfState:
     raft.tracker.switch(config, progress)
     if raft.note is not None:
-        raft.note(f"INFO {raft.id:x} switched to configuration {config}")
+        raft.note(f"INFO {raft.id:x} is in {config} now")
     conf_state = config.conf_state()
     own = progress.get(raft.id)
     raft.is_learner = own is not None and own.is_learner
@@ -97,7 +97,7 @@ def maybe_leave_joint(raft: "Raft") -> None:
         raft.step(leave)
     except ProposalDropped as dropped:
         if raft.note is not None:
-            raft.note(f"DEBUG not leaving joint configuration {raft.tracker.config}: {dropped}")
+            raft.note(f"DEBUG can't leave {raft.tracker.config} yet: {dropped}")
     else:
         if raft.note is not None:
-            raft.note(f"INFO initiating automatic transition out of joint configuration {raft.tracker.config}")
+            raft.note(f"INFO proposes to leave {raft.tracker.config}")

@@ -57,7 +57,7 @@ def on_proposal(raft: "Raft", message: Message) -> None:
         if refusal is not None and not raft.config.disable_conf_change_validation:
             # An empty entry in its place: whoever waits for that index sees that nothing came of the change.
             if raft.note is not None:
-                raft.note(f"INFO {raft.id:x} ignoring conf change {change} at {raft.tracker.config}: {refusal}")
+                raft.note(f"INFO {raft.id:x} puts an empty entry for {change}, in {raft.tracker.config}: {refusal}")
             entries.append(Entry(term, index))
         else:
             raft.pending_conf_index = index

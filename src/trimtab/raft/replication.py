@@ -39,7 +39,7 @@ def on_append_response(raft: "Raft", message: Message) -> None:
     elif progress.match + 1 >= raft.log.first_index():
         # Whatever snapshot it took, and from whom: the log connects again.
         if raft.note is not None:
-            raft.note(f"DEBUG {raft.id:x} recovered from needing snapshot, resumed sending to {sender:x} [{progress}]")
+            raft.note(f"DEBUG {raft.id:x} streams to {sender:x} again after a snapshot [{progress}]")
         progress.become_probe()
         progress.become_replicate()
     if maybe_commit(raft):
@@ -61,9 +61,9 @@ def _on_rejection(raft: "Raft", message: Message, progress: Progress) -> None:
     It says where it would go on (reject_hint) and with which term (log_term). A term in our log above that one can't
     be in its log up to there, because terms only grow along a log: skip all of those at once.
 
-        index      1 2 3 4 5 6 7 8 9
-        leader     1 3 3 3 5 5 5 5 5
-        peer       1 1 1 1 2 2           rejects 9, hints (6, term 2): probe at 1, not at 6, 5, 4, ...
+        index      1 2 3 4 5 6 7
+        leader     2 2 4 4 4 4 6
+        peer       2 2 3 3 3              rejects 6, hints (5, term 3): probe at 2, past all of term 4
 
     The peer does the same with what it knows about our log, so there is at most one probe per term.
     """
@@ -73,7 +73,7 @@ def _on_rejection(raft: "Raft", message: Message, progress: Progress) -> None:
     if not progress.maybe_decrease(message.index, next_probe):
         return
     if raft.note is not None:
-        raft.note(f"DEBUG {raft.id:x} decreased progress of {message.from_:x} to [{progress}]")
+        raft.note(f"DEBUG {raft.id:x} goes back for {message.from_:x} [{progress}]")
     if progress.state is _REPLICATE:
         progress.become_probe()
     send_append(raft, message.from_, progress)
@@ -121,7 +121,7 @@ def check_quorum(raft: "Raft") -> None:
     """Step down when no quorum was heard from since the last check; then begin to listen anew."""
     if not raft.tracker.quorum_active():
         if raft.note is not None:
-            raft.note(f"WARN {raft.id:x} stepped down to follower since quorum is not active")
+            raft.note(f"WARN {raft.id:x} hears from no quorum and stops leading")
         raft.become_follower(raft.term, NONE)
     for node, progress in raft.tracker.progress.items():
         if node != raft.id:

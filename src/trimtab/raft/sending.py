@@ -66,8 +66,8 @@ def _send_snapshot(raft: "Raft", to: int, progress: Progress) -> bool:
         raise InvariantViolated(f"member {raft.id} compacted its log but has no snapshot")
     if raft.note is not None:
         raft.note(
-            f"DEBUG {raft.id:x} [firstindex: {raft.log.first_index()}, commit: {raft.log.committed}] sent "
-            f"snapshot[index: {index}, term: {snapshot.metadata.term}] to {to:x} [{progress}]"
+            f"DEBUG {raft.id:x}, whose log begins at {raft.log.first_index()}, sends the snapshot at {index} to {to:x} "
+            f"[{progress}]"
         )
     progress.become_snapshot(index)
     raft.send(Message(MessageType.SNAP, to, snapshot=snapshot))

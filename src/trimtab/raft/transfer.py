@@ -24,7 +24,7 @@ def on_request(raft: "Raft", message: Message) -> None:
     if to == raft.id:
         return
     if raft.note is not None:
-        raft.note(f"INFO {raft.id:x} [term {raft.term}] starts to transfer leadership to {to:x}")
+        raft.note(f"INFO {raft.id:x} hands leadership of term {raft.term} to {to:x}")
     # The transferee has one election timeout from now.
     raft.election_elapsed = 0
     raft.lead_transferee = to

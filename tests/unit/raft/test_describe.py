@@ -63,5 +63,5 @@ def test_a_member_tells_its_story_when_asked_to() -> None:
     cluster.propose(b"a")
     cluster.isolate(1)
     cluster.tick(40)
-    assert any("became leader" in line for line in lines)
+    assert any("leads in term" in line for line in lines)
     assert {line.split(" ", 1)[0] for line in lines} <= {"DEBUG", "INFO", "WARN", "ERROR"}
