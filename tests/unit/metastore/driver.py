@@ -10,6 +10,14 @@ from trimtab.metastore.machine import Metastore
 from trimtab.metastore.results import Result
 
 
+def catch_up(machine: Metastore, max_revisions: int) -> None:
+    """Pump until nobody is behind. Bounded: a watch that never catches up is a failure, not a hanging test."""
+    for _ in range(2000):
+        if not machine.pump(max_revisions):
+            return
+    raise AssertionError("a watch never catches up")
+
+
 class Driver:
     """A metastore with its store and its log, so that tests speak of commands only."""
 

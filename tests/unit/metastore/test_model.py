@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.metastore.dict_store import DictStore, WriteFailed
+from tests.unit.metastore.driver import catch_up
 
 from trimtab.metastore.commands import Actions, Branch, Command, Compact, Delete, Put, encode, stamp
 from trimtab.metastore.conditions import (
@@ -265,8 +266,7 @@ class Life(RuleBasedStateMachine):
         assert (machine.revision, machine.checksum) == (self.machine.revision, self.machine.checksum)
         machine.take_watches_from(self.machine)
         self.machine = machine
-        while machine.pump(2):
-            pass
+        catch_up(machine, 2)
 
     @rule(back=st.integers(-1, 8), low=keys, high=st.one_of(st.none(), keys), limit=st.integers(1, 4))
     def reads(self, back: int, low: bytes, high: bytes | None, limit: int) -> None:
@@ -296,8 +296,7 @@ class Life(RuleBasedStateMachine):
         got: list[Changes] = []
         start = self.model.compacted + ahead
         watcher = self.machine.watch(Prefix(b""), lambda c: got.append(c) or True, self.unwatched, start)  # type: ignore[func-returns-value]
-        while self.machine.pump(3):
-            pass
+        catch_up(self.machine, 3)
         watcher.cancel()
         assert self.told(got) == [change for change in self.model.changes if change[0] >= start]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.metastore.driver import Driver
+from tests.unit.metastore.driver import Driver, catch_up
 
 from trimtab.metastore.commands import compact, delete, put, put_all
 from trimtab.metastore.errors import Compacted, InvalidRequest
@@ -101,8 +101,10 @@ def test_a_watch_resumes_from_any_kept_revision_without_gap_or_repetition(start:
     driver(compact(6))
     late = Receiver(driver.machine, Prefix(b"k"), start)
     driver(put(b"k0", b"meanwhile"))
-    while driver.machine.pump(3):
+    for _ in range(4):
+        driver.machine.pump(3)
         driver(put(b"k1", b"and now"))
+    catch_up(driver.machine, 3)
     driver(put(b"k2", b"live again"))
     assert not late.watcher.behind
     assert late.got == [changes for changes in live.got if changes.revision >= start]
@@ -115,8 +117,7 @@ def test_below_compaction_a_watch_is_refused_with_the_way_out() -> None:
     with pytest.raises(Compacted, match=r"revision 3 was compacted: history is kept from revision 4 on .* watch from"):
         Receiver(driver.machine, Exact(b"k"), 3)
     first = Receiver(driver.machine, Exact(b"k"), 4)
-    while driver.machine.pump(10):
-        pass
+    catch_up(driver.machine, 10)
     assert [told(changes) for changes in first.got] == [[(b"k", b"2", b"3")], [(b"k", b"3", b"4")]]
 
 
@@ -260,8 +261,7 @@ def test_a_watch_made_while_a_revision_is_given_starts_with_the_next() -> None:
 
     driver.machine.watch(Exact(b"k"), deliver, lambda error: None)
     driver.many(put(b"k", b"1"), put(b"k", b"2"))
-    while driver.machine.pump(1):
-        pass
+    catch_up(driver.machine, 1)
     driver(put(b"k", b"3"))
     assert [r.revisions for r in made] == [[2, 3], [1, 2, 3]]
 
@@ -276,8 +276,7 @@ def test_watches_move_to_the_machine_that_replaced_theirs() -> None:
     paused.watcher.pause()
     ahead.machine.take_watches_from(driver.machine)
     assert len(driver.machine.watches) == 0
-    while ahead.machine.pump(2):
-        pass
+    catch_up(ahead.machine, 2)
     ahead(put(b"k", b"last"))
     assert (live.revisions, behind.revisions, paused.revisions) == ([4, 5, 6, 7], [2, 3, 4, 5, 6, 7], [])
     paused.watcher.resume()
@@ -320,8 +319,7 @@ def test_any_watches_over_any_changes_see_what_a_filter_of_the_whole_history_see
             selector = rng.choice([Exact(key), Prefix(low), Range(low, rng.choice([high, None]))])
             start = rng.randrange(1, driver.machine.revision + 3)
             watching.append((Receiver(driver.machine, selector, start), start))
-    while driver.machine.pump(3):
-        pass
+    catch_up(driver.machine, 3)
     for receiver, start in watching:
         expected = []
         for changes in everything.got:
