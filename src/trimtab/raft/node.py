@@ -72,7 +72,10 @@ class RawNode:
             if sender != self.raft.id:
                 if kind in RESPONSE_TYPES and sender not in self.raft.tracker.progress:
                     raise UnknownPeer(kind, sender)
-                self.wake()
+                if self.quiescent:
+                    if quiescence.is_echo(self.raft, message):
+                        return
+                    self.wake()
         self.raft.step(message)
 
     def campaign(self) -> None:

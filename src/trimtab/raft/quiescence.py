@@ -12,7 +12,7 @@ its question wakes the leader up, which answers with a heartbeat.
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from trimtab.raft.messages import NONE
+from trimtab.raft.messages import NONE, Message, MessageType
 from trimtab.raft.progress import ProgressState
 from trimtab.raft.roles import StateType
 
@@ -69,6 +69,17 @@ def accept(raft: "Raft", leader: int, term: int, commit: int) -> bool:
         return False
     log.commit_to(commit)
     return True
+
+
+def is_echo(raft: "Raft", message: Message) -> bool:
+    """An answer to the last heartbeat before the leader went quiet: no news, and no reason to wake.
+
+    Without this a busy host never rests: the answers come late, wake the leader, and its next heartbeat wakes the
+    followers, whose answers come late.
+    """
+    return (
+        message.type is MessageType.HEARTBEAT_RESP and raft.state is StateType.LEADER and message.term == raft.term
+    )
 
 
 def wake(raft: "Raft") -> None:

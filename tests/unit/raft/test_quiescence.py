@@ -170,3 +170,13 @@ def test_a_leader_rests_although_a_member_whose_process_is_down_lags_and_catches
     leader.wake()
     cluster.tick(2)
     assert cluster[3].data == [b"a", b"b"]
+
+
+def test_a_late_answer_to_the_last_heartbeat_does_not_wake_the_leader() -> None:
+    cluster = idle()
+    quiet(cluster)
+    leader = cluster.raw(1)
+    leader.step(Message(MessageType.HEARTBEAT_RESP, 1, 2, leader.raft.term))
+    assert leader.quiescent
+    leader.step(Message(MessageType.HEARTBEAT_RESP, 1, 2, leader.raft.term + 1))
+    assert not leader.quiescent
