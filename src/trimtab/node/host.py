@@ -401,6 +401,11 @@ class Host:
                     group.apply(message.entries)
                     for response in message.responses:
                         raw.step(response)
+                elif message.type == MessageType.VOTE:
+                    # A candidate's term must be durable before anyone votes in it. Else: the others elect it while its
+                    # own sync is slow, it appends, crashes, forgets the term, asks again in that same term, gets the
+                    # same votes, and appends other entries under the same index and term.
+                    self._after_sync.append((group, message))
                 else:
                     link = self.links.get(message.to)
                     if link is not None and link.put(group.id, message):
