@@ -4,10 +4,11 @@ Nothing here knows of a particular bug. The checker sees each member's Raft stat
 of that member, the messages that leave it, and what it comes back with after a crash, and keeps one account of the
 whole run: which entry stood where, who led which term, what was committed, what was promised. It states:
 
-- one leader a term, one vote a member and term, terms that never go back (promises outlive a crash);
+- one leader a term, elected by the votes of a quorum; one vote a member and term; terms never go back (promises outlive
+  a crash);
 - log matching: (index, term) names one entry with one predecessor, on all members, for ever;
-- what is committed is never another entry, never dropped by a member that had it, and no member that lacks it could be
-  elected (leader completeness, looked at before the election that would show it);
+- what is committed was acknowledged by a quorum, is never another entry, is never dropped by a member that had it, and
+  no member that lacks it could be elected (leader completeness, looked at before the election that would show it);
 - applied <= committed <= last; positions never go back while a process lives;
 - what a member acknowledged is in its log afterwards, crash or not, unless a later leader replaced it;
 - for one applied index there is one state (revision, checksum, configuration), that of a reference machine which
@@ -56,6 +57,7 @@ class MemberState:
     def __init__(self, member: int) -> None:
         self.member = member
         self.alive = False
+        self.life = 0
         self.key: tuple[object, ...] = ()
         # The log as last seen: terms[i - base] is the term of index i; base itself is a snapshot's (or 0).
         self.base = 0
@@ -95,8 +97,11 @@ class Checks:
 
     def __init__(self, reference: Reference, *, tell: Callable[[int, str], None] = lambda _member, _text: None) -> None:
         self.members: dict[int, MemberState] = {}
-        self.leaders: dict[int, int] = {}
+        # term -> the member that leads it, and in which of its lives.
+        self.leaders: dict[int, tuple[int, int]] = {}
+        # (member, term) -> whom it voted for; the highest index it acknowledged to the leader of that term.
         self.votes: dict[tuple[int, int], int] = {}
+        self.acknowledged: dict[tuple[int, int], int] = {}
         self.entries: dict[tuple[int, int], tuple[Entry, int]] = {}
         # committed[i] = (term of the entry, term in which it was committed); index 0 and 1 are the founding.
         self.committed: list[tuple[int, int]] = [(0, 0)]
@@ -142,6 +147,7 @@ class Checks:
             self._went_on(known, raft, log, machine_applied)
         first_time_leading = raft.state is _LEADER and (known.state is not _LEADER or known.term != raft.term)
         campaigns = raft.state in _CAMPAIGNING and (known.state is not raft.state or known.term != raft.term)
+        before = known.voters
         known.key, known.term, known.state, known.voters = key, raft.term, raft.state, config
         shrunk = self._follow_log(known, log, returned=shrunk) or shrunk
         if first_time_leading:
@@ -150,6 +156,8 @@ class Checks:
             self._campaigns(known, log)
         if log.committed > known.committed:
             self._commits(known, log, raft)
+            if raft.state is _LEADER:
+                self._counts(known, log.committed, before)
             shrunk = True
         known.raft_applied = log.applied
         if shrunk:
@@ -166,6 +174,8 @@ class Checks:
             self._promise_term(member, message.term)
         elif kind == MessageType.APP_RESP and not message.reject and message.index:
             self._promise_term(member, message.term)
+            acknowledged = self.acknowledged.get((member, message.term), 0)
+            self.acknowledged[member, message.term] = max(acknowledged, message.index)
             known = self.members[member]
             entry_term = known.term_at(message.index)
             if entry_term is None:
@@ -194,10 +204,24 @@ class Checks:
 
     def _leads(self, known: MemberState, log: Any) -> None:
         term = known.term
-        leader = self.leaders.setdefault(term, known.member)
+        leader, life = self.leaders.setdefault(term, (known.member, known.life))
         if leader != known.member:
             raise Violation(
                 f"two leaders in term {term}: {leader} and {known.member}", f"leaders: {self._recent_leaders()}"
+            )
+        if life != known.life:
+            raise Violation(
+                f"member {leader} was elected twice in term {term}: it forgot the term in a crash, and whatever it had "
+                "appended as its leader",
+                self._logs(known.last_index),
+            )
+        votes = {
+            voter: voter == leader or self.votes.get((voter, term)) == leader for voter in known.voters.voters.ids()
+        }
+        if known.voters.voters.vote_result(votes) is not VoteResult.WON:
+            raise Violation(
+                f"member {leader} leads term {term} without the votes of a quorum",
+                f"voters and who of them voted for it: {votes}; leaders: {self._recent_leaders()}",
             )
         self._tell(known.member, f"leads term {term} (log ends at {known.last_index}, committed {log.committed})")
         for index in range(len(self.committed) - 1, 0, -1):
@@ -224,7 +248,7 @@ class Checks:
                 )
 
     def _recent_leaders(self) -> str:
-        return ", ".join(f"{term}: {leader}" for term, leader in sorted(self.leaders.items())[-6:])
+        return ", ".join(f"{term}: {leader}" for term, (leader, _) in sorted(self.leaders.items())[-6:])
 
     # -- lives -----------------------------------------------------------------------------------------------------
 
@@ -246,6 +270,7 @@ class Checks:
     def _returned(self, known: MemberState, raft: Any, log: Any) -> None:
         """The first look at a new life: what it found on its disk must cover what it had promised."""
         known.alive = True
+        known.life += 1
         if raft.term < known.promised_term:
             raise Violation(
                 f"member {known.member} came back in term {raft.term}, but had made promises in {known.promised_term}"
@@ -269,15 +294,14 @@ class Checks:
     def _follow_log(self, known: MemberState, log: Any, *, returned: bool) -> bool:
         """Bring our copy of a member's log up to date, and enter new entries into the account. True if it shrank."""
         first, last = log.first_index(), log.last_index()
-        if first - 1 > known.base:
-            if first - 1 > known.last_index:
-                known.base, known.terms = first - 1, [log.term_or_zero(first - 1)]
-            else:
+        if first - 1 != known.base:
+            base_term = log.term_or_zero(first - 1)
+            if known.term_at(first - 1) == base_term:
                 del known.terms[: first - 1 - known.base]
-                known.base = first - 1
-        elif first - 1 < known.base:
-            # Only after a restart whose disk had not kept a compaction: look at all of it again.
-            known.base, known.terms = first - 1, [log.term_or_zero(first - 1)]
+            else:
+                # A snapshot took the place of the log, or a restart found a disk that had not kept a compaction.
+                known.terms = [base_term]
+            known.base = first - 1
         same = min(last, known.last_index)
         while same > known.base and known.terms[same - known.base] != log.term(same):
             same -= 1
@@ -351,6 +375,26 @@ class Checks:
         known.committed = committed
         if len(self.committed) - 1 > top:
             self._refer()
+
+    def _counts(self, known: MemberState, index: int, before: Any) -> None:
+        """A leader commits what a quorum has acknowledged to it, in its term.
+
+        In one event it may commit, apply a change of membership, and commit more: either membership's quorum will do.
+        """
+        told = []
+        for config in (before, known.voters):
+            voters = config.voters
+            acknowledged = {
+                voter: index if voter == known.member else self.acknowledged.get((voter, known.term), 0)
+                for voter in sorted(voters.ids())
+            }
+            if voters.committed_index(acknowledged) >= index:
+                return
+            told.append(f"voters {voters} acknowledged to it in this term: {acknowledged}")
+        raise Violation(
+            f"member {known.member} committed entry {index} in term {known.term} without a quorum of acknowledgements",
+            "\n".join(told),
+        )
 
     def electable(self) -> None:
         """Nobody who lacks the newest committed entry could win an election among the logs as they are.

@@ -78,7 +78,7 @@ class SimCluster:
         self.members: dict[int, SimMember] = {}
         self.healing = False
         # Told of (member, message) after the event in which it was sent: the nemesis strikes at such moments.
-        self.on_message: Callable[[SimMember, Message], None] | None = None
+        self.on_message: list[Callable[[SimMember, Message], None]] = []
         self.on_leader: Callable[[SimMember], None] | None = None
         self._said: list[Message] = []
         reference = ReferenceMachine()
@@ -168,6 +168,15 @@ class SimCluster:
         leaders = [member for member in self.members.values() if member.leads]
         return max(leaders, key=_term, default=None)
 
+    def current_members(self) -> list[SimMember]:
+        """Whom an operator would name today: those the leader counts, or without one all that were not switched off."""
+        leader = self.leader()
+        members = [member for member in self.members.values() if not member.retired]
+        if leader is None or leader.group is None:
+            return members
+        progress = leader.group.raw.raft.tracker.progress
+        return [member for member in members if member.raft_id in progress]
+
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _after(self, process: Process) -> None:
@@ -186,9 +195,8 @@ class SimCluster:
                 said, self._said = self._said, []
                 for message in said:
                     self.checks.message(member.raft_id, message)
-                if self.on_message is not None:
-                    for message in said:
-                        self.on_message(member, message)
+                    for told in self.on_message:
+                        told(member, message)
         except Violation as violation:
             self.world.fail(violation.why, violation.evidence)
 
@@ -204,7 +212,7 @@ class SimCluster:
         for _, message in decode_parcel(decoded.body):
             if self.world.tracing:
                 self.world.trace(loop.process.name, f"to {host}: {describe(message)}")
-            if message.type in _PROMISES:
+            if message.type in _NOTED:
                 self._said.append(message)
 
     def _trace_frame(self, loop: SimLoop, host: str, frame: bytes) -> None:
@@ -247,7 +255,7 @@ def _term(member: SimMember) -> int:
     return int(member.group.raw.raft.term) if member.group is not None else 0
 
 
-_PROMISES = frozenset((MessageType.VOTE_RESP, MessageType.APP_RESP))
+_NOTED = frozenset((MessageType.VOTE, MessageType.VOTE_RESP, MessageType.APP_RESP))
 
 
 def describe(message: Message) -> str:

@@ -17,6 +17,7 @@ class MemberDisk:
         self._process = process
         self._rng: random.Random = process.world.rng(f"disk/{process.name}")
         self.slow_rate = slow_rate
+        self.slow_s = 0.3
         self.model = ModelDisk(call_later=self._call_later, sync_latency=self._sync_latency)
 
     def died(self, *, power: bool) -> str:
@@ -40,9 +41,9 @@ class MemberDisk:
         self.drain()
 
     def _sync_latency(self) -> float:
-        """Mostly a fraction of a millisecond to two; now and then, on a bad day, half a second."""
+        """Mostly a fraction of a millisecond to two; on a bad day up to a second."""
         if self.slow_rate and self._rng.random() < self.slow_rate:
-            return 0.05 + self._rng.random() * 0.45
+            return self.slow_s * (0.2 + self._rng.random())
         return 0.000_2 + self._rng.random() * 0.001_8
 
     def _call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.Handle | None:

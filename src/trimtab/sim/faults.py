@@ -15,7 +15,7 @@ from typing import Any
 from trimtab.client.errors import Error
 from trimtab.client.metastore import MetastoreClient
 from trimtab.metastore.requests import MembersChange, MembersRequest
-from trimtab.raft.messages import Message
+from trimtab.raft.messages import Message, MessageType
 from trimtab.sim.cluster import SimCluster, SimMember
 from trimtab.sim.plan import Fault
 
@@ -74,8 +74,9 @@ class Nemesis:
             self._tasks.append(self._admin.spawn(self._transfers(rates[Fault.TRANSFER]), name="transfers"))
         if Fault.STRIKE in rates:
             self.cluster.on_leader = self._new_leader
+            self.cluster.on_message.append(self._asks_for_votes)
         if Fault.TRAP in rates:
-            self.cluster.on_message = self._promised
+            self.cluster.on_message.append(self._promised)
 
     def heal(self) -> None:
         """End all troubles and mend what can be mended."""
@@ -84,7 +85,7 @@ class Nemesis:
             task.cancel()
         self._admin.kill()
         self.cluster.on_leader = None
-        self.cluster.on_message = None
+        self.cluster.on_message.clear()
         self.network.heal()
         for member in self.cluster.members.values():
             member.disk.heal()
@@ -270,7 +271,8 @@ class Nemesis:
         rng = self._rng("slow disk")
         while True:
             member = rng.choice(list(self.cluster.members.values()))
-            member.disk.slow_rate = rng.random() * 0.5 * rate
+            member.disk.slow_rate = rng.choice((0.1, 0.5, 1.0)) * (0.5 + 0.5 * rate)
+            member.disk.slow_s = rng.choice((0.05, 0.3, 1.0))
             self.world.tell(member.name, f"one sync in {1 / max(member.disk.slow_rate, 0.01):.0f} is slow")
             await self._wait(rng, 1.5)
             if rng.random() < 0.5:
@@ -327,9 +329,19 @@ class Nemesis:
                 seconds = 0.2 + rng.random() * 1.5
                 self.world.control.spawn(self._cut(pairs, seconds), name="strike")
 
+    def _asks_for_votes(self, member: SimMember, message: Message) -> None:
+        """A candidate that may hear its votes, but is not heard any more: elected, it can replicate nothing."""
+        if message.type != MessageType.VOTE:
+            return
+        rng = self._rng(f"candidate/{self.world.events}")
+        if rng.random() < 0.5 * self.cluster.plan.rates[Fault.STRIKE] and self._may_strike():
+            pairs = [(member.host, host) for host in self._hosts() if host != member.host]
+            self._tell(f"silence {member.name}, a candidate")
+            self.world.control.spawn(self._cut(pairs, 0.1 + rng.random() * 1.5), name="strike")
+
     def _promised(self, member: SimMember, message: Message) -> None:
         """A vote or an acknowledgement left a member. That is when it must not forget."""
-        if message.reject:
+        if message.reject or message.type == MessageType.VOTE:
             return
         rng = self._rng(f"trap/{self.world.events}")
         if rng.random() < 0.05 * self.cluster.plan.rates[Fault.TRAP] and self._may_strike():
@@ -345,7 +357,7 @@ class Nemesis:
 
     async def _ask(self, changes: list[tuple[MembersChange, int]], address: str = "", instance_id: str = "") -> bool:
         """Ask the cluster for a change, as an operator would. Whether it said yes."""
-        addresses = [member.address for member in self.cluster.members.values() if not member.retired]
+        addresses = [member.address for member in self.cluster.current_members()]
         words = ", ".join(f"{change.name.lower().replace('_', ' ')} n{raft_id}" for change, raft_id in changes)
         client: MetastoreClient | None = None
         try:

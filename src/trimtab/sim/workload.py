@@ -116,7 +116,7 @@ class SimClient:
 
     async def _connected(self, timeout_s: float) -> MetastoreClient | None:
         if self._client is None:
-            addresses = [member.address for member in self.cluster.members.values() if not member.retired]
+            addresses = [member.address for member in self.cluster.current_members()]
             try:
                 self._client = await MetastoreClient.connect(
                     addresses, rng=self.rng, wall_ms=self.process.wall_ms, timeout_s=timeout_s

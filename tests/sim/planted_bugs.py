@@ -1,0 +1,179 @@
+"""Bugs that a consensus implementation might have, each as a patch of one line of product code.
+
+They keep the simulator honest: each must be found, by invariants that know nothing of it, within 200 seeds. A patch whose
+text is not in the source exactly once is an error, so that a bug never silently stops being planted.
+
+Run as a script it plants one bug after another and reports the seed that found each: `python tests/sim/planted_bugs.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "trimtab"
+SEEDS = 200
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """`old` becomes `new` in `file` (of the package)."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+BUGS = (
+    PlantedBug(
+        "acknowledge before sync",
+        "node/host.py",
+        "            self.log.sync(lambda error: self._synced(responses, installs, error))\n",
+        "            self._loop.call_soon(self._synced, responses, installs, None)\n",
+    ),
+    PlantedBug(
+        "vote twice in a term",
+        "raft/election.py",
+        "        or (raft.vote == NONE and raft.lead == NONE)\n",
+        "        or raft.lead == NONE\n",
+    ),
+    PlantedBug(
+        "commit an old term by count",
+        "raft/log.py",
+        "        if index > self.committed and term != 0 and self.term_or_zero(index) == term:\n",
+        "        if index > self.committed and term != 0 and self.term_or_zero(index) <= term:\n",
+    ),
+    PlantedBug(
+        "truncate without conflict",
+        "raft/log.py",
+        "            conflict = self.find_conflict(entries)\n",
+        "            conflict: int | None = entries[0].index\n",
+    ),
+    PlantedBug(
+        "skip the quorum of a read index",
+        "raft/reads.py",
+        '    if raft.config.read_only == "lease" or raft.tracker.sole_voter(raft.id):\n',
+        "    if True:\n",
+    ),
+    PlantedBug(
+        "apply twice after a restart",
+        "metastore/machine.py",
+        "        self.applied_index = state.applied_index\n",
+        "        self.applied_index = max(state.applied_index - 1, 0)\n",
+    ),
+    PlantedBug(
+        "forget the configuration in a snapshot",
+        "raft/following.py",
+        "    membership.restore_from(raft, conf_state)\n",
+        "    del conf_state\n",
+    ),
+    PlantedBug(
+        "campaign with an unapplied change",
+        "raft/election.py",
+        "    if has_unapplied_conf_change(raft):\n",
+        "    if False:\n",
+    ),
+    PlantedBug(
+        "count duplicate votes",
+        "raft/tracker.py",
+        "        self.votes.setdefault(node, granted)\n",
+        "        self.votes[node if node not in self.votes else min(self.config.voters.ids() - {*self.votes}, default=0)] = granted\n",
+    ),
+    PlantedBug(
+        "leave the applied index out of the batch",
+        "metastore/machine.py",
+        "        batch.put(STATE_KEY, pack_state(state))\n",
+        "        self._store.write(batch); batch = self._store.batch(); batch.put(STATE_KEY, pack_state(state))\n",
+    ),
+    # Beyond the ten that must be.
+    PlantedBug(
+        "a vote that is not persisted",
+        "node/host.py",
+        "            hard_state = HardState(term=message.term, vote=message.vote, commit=message.commit)\n",
+        "            hard_state = HardState(term=message.term, vote=0, commit=message.commit)\n",
+    ),
+    PlantedBug(
+        "grant a vote to a shorter log",
+        "raft/election.py",
+        "    granted = can_vote and raft.log.is_up_to_date(message.index, message.log_term)\n",
+        "    granted = can_vote\n",
+    ),
+    PlantedBug(
+        "a heartbeat's commit index is not bounded by what matches",
+        "raft/sending.py",
+        "        commit = min(progress.match, committed)\n",
+        "        commit = committed\n",
+    ),
+    PlantedBug(
+        "answer a read before its index is applied",
+        "node/reads.py",
+        "        while self._confirmed and self._confirmed[0][0] <= applied:\n",
+        "        while self._confirmed:\n",
+    ),
+    PlantedBug(
+        "cut the log above what the machine has made durable",
+        "node/compaction.py",
+        "    cut = min(applied_durable, last_applied - keep_entries)\n",
+        "    cut = last_applied\n",
+    ),
+)
+
+
+class NotPlanted(Exception):
+    """The text to be replaced is not in the source exactly once: the patch has to follow the code."""
+
+
+def plant(bug: PlantedBug, package: Path) -> None:
+    """Patch a copy of the package."""
+    path = package / bug.file
+    text = path.read_text()
+    if text.count(bug.old) != 1:
+        raise NotPlanted(f"{bug.name!r}: {bug.file} holds {text.count(bug.old)} times, not once: {bug.old.strip()!r}")
+    path.write_text(text.replace(bug.old, bug.new))
+
+
+def hunt(bug: PlantedBug | None, *, seeds: int = SEEDS, scenario: str = "chaos", timeout_s: float = 1200) -> dict[str, object]:
+    """Run seeds on a copy of the package with the bug in it until one fails; the report of `trimtab sim --json`."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        package = Path(folder) / "trimtab"
+        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        if bug is not None:
+            plant(bug, package)
+        command = [sys.executable, "-m", "trimtab", "sim", "--seeds", f"0:{seeds}", "--scenario", scenario]
+        done = subprocess.run(
+            [*command, "--fail-fast", "--json"],
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    try:
+        report: dict[str, object] = json.loads(done.stdout)
+    except ValueError as error:
+        raise RuntimeError(f"the simulator did not report: {done.stdout}\n{done.stderr}") from error
+    return report
+
+
+def main(names: list[str]) -> None:
+    for bug in BUGS:
+        if names and not any(name in bug.name for name in names):
+            continue
+        began = time.monotonic()
+        report = hunt(bug)
+        failed = report["failed"]
+        assert isinstance(failed, list)
+        found = f"seed {failed[0]['seed']}: {failed[0]['why']}" if failed else "NOT FOUND"
+        print(f"{bug.name:<55} {report['seeds']:>4} seeds {time.monotonic() - began:6.1f} s  {found}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
