@@ -301,11 +301,12 @@ class MetastoreClient:
             waiting = [
                 asyncio.ensure_future(channel.wait_connected(remaining_s)) for channel in self._channels.values()
             ]
-            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
-            for task in done:
-                if error := task.exception():
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            # In the order of the channels, not of asyncio's sets: a simulated run must repeat itself.
+            for task in waiting:
+                if not task.done():
+                    task.cancel()
+                elif error := task.exception():
                     self._last_failure = str(error)
         return channel
 

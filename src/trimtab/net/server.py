@@ -391,7 +391,8 @@ class Server:
         self._ssl = ssl
         self._on_error = on_error
         self._listener: asyncio.AbstractServer | None = None
-        self._connections: set[ServerConnection] = set()
+        # A dict as an ordered set: they are told goodbye in the order in which they came, in every run.
+        self._connections: dict[ServerConnection, None] = {}
         self._unauthenticated: set[ServerConnection] = set()
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
@@ -442,7 +443,7 @@ class Server:
             refusal = f"too many connections, the limit is {limits.max_connections}"
         elif len(self._unauthenticated) >= limits.max_unauthenticated:
             refusal = f"too many connections without a hello, the limit is {limits.max_unauthenticated}"
-        self._connections.add(connection)
+        self._connections[connection] = None
         if refusal is None:
             self._unauthenticated.add(connection)
         return refusal
@@ -458,7 +459,7 @@ class Server:
             self.report(f"connection of {connection.peer.name()} at {connection.address} ended: {reason}", error)
 
     def connection_gone(self, connection: ServerConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
