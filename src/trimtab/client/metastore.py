@@ -66,7 +66,7 @@ _BACKOFF_MAX_S = 0.3
 _WATCH_QUEUE = 10_000
 # Worth another try: the cluster is between leaders, or short of room for a moment.
 _OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer", "stalled"}
-_TRY_AGAIN = {"not_leader", "refused", "overwritten", "overloaded"} | _OUTCOME_UNKNOWN
+_TRY_AGAIN = {"not_leader", "refused", "overwritten", "overloaded", "disk_full", *_OUTCOME_UNKNOWN}
 _MAYBE_DONE = "an earlier attempt may have been carried out, this one was not"
 
 
@@ -326,7 +326,7 @@ class MetastoreClient:
                 return answer
             except RpcError as error:
                 if error.code not in _TRY_AGAIN:
-                    raise _translated(error, sent) from error
+                    raise _translated(error) from error
                 sent = sent or error.code in _OUTCOME_UNKNOWN
                 self._last_failure = error.text
                 self._follow(error)
@@ -356,10 +356,7 @@ class MetastoreClient:
                 self._leader = self._channel(hint.address)
 
 
-def _translated(error: RpcError, sent: bool) -> Error:
+def _translated(error: RpcError) -> Error:
     if error.code in ("invalid", "compacted", "future_revision", "unknown_method", "too_large"):
         return InvalidRequest(error.text)
-    if error.code == "disk_full":
-        # "Not carried out" is only true of this attempt.
-        return Timeout(f"{_MAYBE_DONE}: {error.text}") if sent else Unavailable(error.text)
     return Error(str(error))

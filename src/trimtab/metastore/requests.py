@@ -8,7 +8,7 @@
     metastore.watch      WatchRequest    a stream of WatchItem
     metastore.status     (empty)         StatusReply
     metastore.members    MembersRequest  MembersReply
-    metastore.checksum   ChecksumReport  one-way, between members
+    metastore.report     MemberReport    one-way, between members
 
 Arrays on the wire; fields are only ever added at the end, with a default.
 """
@@ -30,7 +30,7 @@ RANGE = "metastore.range"
 WATCH = "metastore.watch"
 STATUS = "metastore.status"
 MEMBERS = "metastore.members"
-CHECKSUM = "metastore.checksum"
+REPORT = "metastore.report"
 
 
 class GetRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -151,11 +151,15 @@ class MembersReply(msgspec.Struct, array_like=True, frozen=True):
     learners: list[int]
 
 
-class ChecksumReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a member's state sums up to at a revision; `ask` wants the receiver's own at that revision in return."""
+class MemberReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a member's state sums up to at a revision, and whether its disk is full.
+
+    `ask` wants the receiver's own checksum at that revision in return.
+    """
 
     revision: int
     checksum: bytes
+    full: bool
     ask: bool = False
 
 
@@ -191,5 +195,5 @@ decode_watch_item = msgspec.msgpack.Decoder(WatchItem).decode
 decode_status = msgspec.msgpack.Decoder(StatusReply).decode
 decode_members = msgspec.msgpack.Decoder(MembersRequest).decode
 decode_members_reply = msgspec.msgpack.Decoder(MembersReply).decode
-decode_checksum = msgspec.msgpack.Decoder(ChecksumReport).decode
+decode_report = msgspec.msgpack.Decoder(MemberReport).decode
 decode_leader_hint = msgspec.msgpack.Decoder(LeaderHint).decode

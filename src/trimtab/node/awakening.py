@@ -9,7 +9,6 @@ A process that returns has missed what its groups did meanwhile. Leaders that we
 time, and let it catch up.
 """
 
-
 from __future__ import annotations
 
 import heapq

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from trimtab.metastore import requests
 from trimtab.net.hello import Hello
 from trimtab.net.limits import Limits as NetLimits
 from trimtab.net.server import Request, Server
@@ -27,6 +28,7 @@ from trimtab.node.links import decode_parcel
 from trimtab.node.members import INSTANCES, Members, parse_instance
 from trimtab.node.metastore_machine import MetastoreMachine
 from trimtab.node.metastore_service import MetastoreService
+from trimtab.node.reports import Reports
 from trimtab.node.settings import Settings, SettingsError, split_address
 from trimtab.node.snapshots import Snapshots
 from trimtab.raft.messages import ConfState
@@ -68,7 +70,7 @@ class Instance:
         self._disk = disk
         self._rng = rng
         self.wall_ms = wall_ms
-        self._story = story
+        self.story = story
         self._stopped = False
 
     async def start(self) -> None:
@@ -77,7 +79,7 @@ class Instance:
         self.ended: asyncio.Future[None] = loop.create_future()
         settings = self.settings
         self._check_identity()
-        self.log = NodeLog.open(self._disk, "log", report=self._story)
+        self.log = NodeLog.open(self._disk, "log", report=self.story)
         self.host = Host(
             self.raft_id,
             self.log,
@@ -85,9 +87,9 @@ class Instance:
             settings.timing,
             settings.limits,
             fatal=self.fail,
-            story=self._story,
+            story=self.story,
         )
-        self.snapshots = Snapshots(self.host, settings.limits, self._story)
+        self.snapshots = Snapshots(self.host, settings.limits, self.story)
         self.host.on_snapshot_message = self.snapshots.receive
         self.host.on_leader = self._leader_changed
         group_log = self.log.group(CLUSTER_GROUP)
@@ -128,13 +130,15 @@ class Instance:
         )
         self.compaction = Compaction(self.host, self.snapshots, settings.limits, fatal=self.fail)
         self.service = MetastoreService(self)
-        complaints = Complaints(self._story, loop.time)
+        self.reports = Reports(self)
+        complaints = Complaints(self.story, loop.time)
         self.server = Server(
             {
                 "raft": self._receive_raft,
                 "quiesce": self._receive_quiesce,
                 "snapshot.chunk": self.snapshots.serve_chunk,
                 "snapshot.failed": self.snapshots.serve_failed,
+                requests.REPORT: self.reports.receive,
                 **self.service.handlers(),
             },
             self.hello,
@@ -170,7 +174,7 @@ class Instance:
         """Something that must not be survived: a failed sync, damaged data, a diverged state. Stop at once."""
         if self.failure is None:
             self.failure = error
-            self._story(f"stopping: {error}")
+            self.story(f"stopping: {error}")
             self.host.stop()
             self.server.close(f"this member stopped: {error}")
             self.members.close()
@@ -247,7 +251,7 @@ class Instance:
         raft = group.raw.raft
         if group.id == CLUSTER_GROUP and raft.lead:
             whom = "this member leads" if raft.lead == self.raft_id else f"following member {raft.lead}"
-            self._story(f"{whom} in term {raft.term}")
+            self.story(f"{whom} in term {raft.term}")
 
     # Upkeep
 
@@ -258,7 +262,7 @@ class Instance:
         self.host.check_space()
         self.compaction.run()
         self.machine.purge()
-        self.service.report_checksum()
+        self.reports.tell()
 
     def learn(self, key: bytes, value: bytes | None) -> None:
         """An instance record changed in the metastore."""
@@ -268,7 +272,7 @@ class Instance:
             raft_id, record = parse_instance(key, value)
             split_address(record.address)
         except (ValueError, SettingsError) as error:
-            self._story(f"ignored an unusable instance record: {error}")
+            self.story(f"ignored an unusable instance record: {error}")
             return
         self.members.update([(raft_id, record.address)])
 

@@ -3,9 +3,6 @@
 Whoever gets a write sends it to the leader, once; the leader stamps it with its clock and proposes it. A linearizable
 read is answered here, by any member, after a read-index round. Watches are fed from this member's own state, as it
 applies.
-
-Members also tell each other, once a second, what their state sums up to. A member whose state differs from what a
-majority has at the same revision must not serve another answer: it stops.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trimtab.metastore import commands, requests
-from trimtab.metastore.divergence import Report, Verdict, judge
 from trimtab.metastore.errors import Compacted, FutureRevision, InvalidCommand, MetastoreError
 from trimtab.metastore.requests import LeaderHint, MembersChange
 from trimtab.metastore.results import encode_result
@@ -33,11 +29,6 @@ if TYPE_CHECKING:
     from trimtab.node.instance import Instance
 
 _FORWARD_S = 5.0
-_SUSPECTED_REVISIONS = 16
-
-
-class Diverged(Exception):
-    """This member's state is not what the majority has."""
 
 
 class MetastoreService:
@@ -49,7 +40,6 @@ class MetastoreService:
         self._group = instance.cluster
         self._machine = instance.machine
         self._loop = asyncio.get_running_loop()
-        self._suspected: dict[int, dict[int, Report]] = {}
 
     def handlers(self) -> dict[str, Handler]:
         """Method names and who answers them."""
@@ -61,7 +51,6 @@ class MetastoreService:
             requests.WATCH: self._guarded(self._watch),
             requests.STATUS: self._guarded(self._status),
             requests.MEMBERS: self._guarded(self._members),
-            requests.CHECKSUM: self._guarded(self._checksum),
         }
 
     def _guarded(self, handler: Handler) -> Handler:
@@ -206,43 +195,6 @@ class MetastoreService:
                 )
             )
         )
-
-    def report_checksum(self) -> None:
-        """Tell the other members what this one's state sums up to."""
-        metastore = self._machine.metastore
-        self._tell_checksum(requests.ChecksumReport(metastore.revision, metastore.checksum))
-
-    def _tell_checksum(self, report: requests.ChecksumReport) -> None:
-        body = requests.encode(report)
-        for link in self._host.links.values():
-            link.channel.send(requests.CHECKSUM, body)
-
-    def _own_checksum(self, revision: int) -> bytes | None:
-        try:
-            return self._machine.metastore.checksum_at(revision)
-        except (Compacted, FutureRevision):
-            return None
-
-    def _checksum(self, request: Request) -> None:
-        """Another member's report. Members report at different revisions, so a difference is first asked about."""
-        told = requests.decode_checksum(request.body)
-        own = self._own_checksum(told.revision)
-        if not request.peer.raft_id or own is None:
-            return
-        if told.ask and (link := self._host.links.get(request.peer.raft_id)):
-            link.channel.send(requests.CHECKSUM, requests.encode(requests.ChecksumReport(told.revision, own)))
-        if own == told.checksum and told.revision not in self._suspected:
-            return
-        reports = self._suspected.setdefault(told.revision, {})
-        reports[request.peer.raft_id] = Report(told.revision, told.checksum)
-        config = self._group.raw.raft.tracker.config.voters
-        judgement = judge(self._host.raft_id, self._own_checksum, reports, config.incoming, config.outgoing)
-        if judgement.verdict is Verdict.DIVERGED:
-            self._instance.fail(Diverged(judgement.why))
-        elif judgement.verdict is Verdict.SUSPECT and len(reports) == 1:
-            self._tell_checksum(requests.ChecksumReport(told.revision, own, ask=True))
-        while len(self._suspected) > _SUSPECTED_REVISIONS:
-            del self._suspected[min(self._suspected)]
 
     # Membership
 
