@@ -112,14 +112,16 @@ class Request:
         return self.deadline is not None and loop_time >= self.deadline
 
     def reply(self, body: bytes = b"") -> None:
-        """Answers; ends a stream well. FrameTooLarge is raised here, and the caller is told "too_large"."""
+        """Answers; ends a stream well. An answer larger than the peer accepts becomes the error "too_large".
+
+        It is not raised here: how much a peer accepts is the peer's choice, and no fault of whoever answers.
+        """
         if self.done:
             return
         try:
             self._connection.answer(self.id, RESPONSE, body)
         except FrameTooLarge as error:
             self.fail(TOO_LARGE, str(error))
-            raise
         self.done = True
 
     def fail(self, code: str, text: str, details: bytes = b"") -> None:
@@ -130,7 +132,6 @@ class Request:
             self._connection.answer(self.id, ERROR, encode_failure(code, text, details))
         except FrameTooLarge as error:
             self._connection.answer(self.id, ERROR, encode_failure(TOO_LARGE, f"the error itself: {error}"))
-            raise
         finally:
             self.done = True
 
@@ -138,11 +139,15 @@ class Request:
         """One item of a stream. False: not sent, because too much is waiting or the stream is over (`done`).
 
         Too much in one loop turn counts as well, so that a producer faster than the network yields to others.
-        FrameTooLarge is raised; the stream goes on.
+        An item larger than the peer accepts ends the stream with the error "too_large".
         """
         if self.done or not self.streaming:
             return False
-        return self._connection.push(self.id, body)
+        try:
+            return self._connection.push(self.id, body)
+        except FrameTooLarge as error:
+            self.fail(TOO_LARGE, str(error))
+            return False
 
     def on_writable(self, callback: Callable[[], None]) -> None:
         """Calls back once when this peer can take items again; the way on after `push` returned False."""

@@ -14,7 +14,6 @@ from trimtab.node.group import Group
 from trimtab.node.host import Host
 from trimtab.node.settings import Limits
 from trimtab.node.snapshots import Snapshots
-from trimtab.storage.port import DiskFull
 
 
 def cut_index(applied_durable: int, last_applied: int, keep_entries: int, pinned: int | None) -> int:
@@ -53,10 +52,6 @@ class Compaction:
 
     def _flushed(self, group: Group, index: int, error: BaseException | None) -> None:
         group.flushing = False
-        if isinstance(error, DiskFull):
-            # The flush comes again with the next round; until there is space the log just grows no further.
-            self._host.check_space()
-            return
         if error is not None:
             self._fatal(error)
             return

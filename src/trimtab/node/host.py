@@ -74,6 +74,7 @@ class Host:
         self.last_refused = ""
         self.short_of_space = False
         self.on_leader: Callable[[Group], None] = lambda _group: None
+        self.on_installed: Callable[[Group], None] = lambda _group: None
         self.on_snapshot_message: Callable[[Group, Message], None] = lambda _group, _message: None
         self._rng = rng
         self._timing = timing
@@ -203,7 +204,7 @@ class Host:
 
     def receive(self, sender: int, parcel: Parcel) -> None:
         """Messages from another member."""
-        if self._stopped:
+        if self._stopped or self.stalled is not None:
             return
         for group_id, message in parcel:
             group = self.groups.get(group_id)
@@ -304,6 +305,9 @@ class Host:
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(self._timing.tick_ms / 1000, self._tick)
+        if self.stalled is not None:
+            # Raft would only pile up what can't be written; to the others this member is silent, as if paused.
+            return
         self._awakening.tick(self._loop.time())
         quiet: dict[int, list[tuple[int, int, int]]] = {}
         for group in list(self._active.values()):
@@ -451,6 +455,9 @@ class Host:
             for group, metadata in installs:
                 group.machine.install(metadata)
                 group.flushed_index = metadata.index
+                # A flush of the old data will not be heard of again.
+                group.flushing = False
+                self.on_installed(group)
                 group.reads.release(metadata.index)
         except Exception as failure:
             self._fatal(failure)
@@ -503,7 +510,7 @@ class Host:
             self._story("the disk has space again; this member takes writes")
 
     def _stall(self, error: DiskFull) -> None:
-        """The log has no space. Nothing is acknowledged and nothing is sent until what is staged could be written."""
+        """The log has no space. Nothing is acknowledged, and Raft stands still, until what is staged is written."""
         self.stalled = error
         self._note_full()
         for group in self.groups.values():

@@ -89,8 +89,10 @@ class Instance:
             fatal=self.fail,
             story=self.story,
         )
-        self.snapshots = Snapshots(self.host, settings.limits, self.story)
+        complaints = Complaints(self.story, loop.time)
+        self.snapshots = Snapshots(self.host, settings.limits, complaints.add)
         self.host.on_snapshot_message = self.snapshots.receive
+        self.host.on_installed = self.snapshots.replaced
         self.host.on_leader = self._leader_changed
         group_log = self.log.group(CLUSTER_GROUP)
         if settings.founder and not group_log.exists:
@@ -131,7 +133,6 @@ class Instance:
         self.compaction = Compaction(self.host, self.snapshots, settings.limits, fatal=self.fail)
         self.service = MetastoreService(self)
         self.reports = Reports(self)
-        complaints = Complaints(self.story, loop.time)
         self.server = Server(
             {
                 "raft": self._receive_raft,
@@ -172,15 +173,17 @@ class Instance:
 
     def fail(self, error: BaseException) -> None:
         """Something that must not be survived: a failed sync, damaged data, a diverged state. Stop at once."""
-        if self.failure is None:
-            self.failure = error
-            self.story(f"stopping: {error}")
-            self.host.stop()
-            self.server.close(f"this member stopped: {error}")
-            self.members.close()
-            if not self.ended.done():
-                self.ended.set_exception(error)
-                self.ended.exception()
+        if self.failure is not None:
+            return
+        self.failure = error
+        # First of all nothing may be acknowledged any more; telling comes last, because it may fail too.
+        self.host.stop()
+        self._housekeeping.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self.server.close(f"this member stopped: {error}")
+        self.members.close()
+        self.story(f"stopping: {error}")
 
     # Identity
 
@@ -258,11 +261,15 @@ class Instance:
     def _keep_house(self) -> None:
         loop = asyncio.get_running_loop()
         self._housekeeping = loop.call_later(1.0, self._keep_house)
-        self.snapshots.sweep()
-        self.host.check_space()
-        self.compaction.run()
-        self.machine.purge()
-        self.reports.tell()
+        try:
+            self.snapshots.sweep()
+            self.host.check_space()
+            self.compaction.run()
+            self.machine.purge()
+            self.reports.tell()
+        except Exception as error:
+            # Damaged data, or a defect of ours: either way this member must not go on as if nothing were.
+            self.fail(error)
 
     def learn(self, key: bytes, value: bytes | None) -> None:
         """An instance record changed in the metastore."""

@@ -25,12 +25,17 @@ from trimtab.net.server import Request
 from trimtab.node.machine import Export, FlushDone
 from trimtab.node.settings import Limits
 from trimtab.raft.messages import ConfState, Entry, SnapshotMetadata
-from trimtab.storage.port import Corrupt, Disk, Store, StoreClosed
+from trimtab.storage.port import Corrupt, Disk, DiskFull, Store, StoreClosed
 
 _encode_conf = msgspec.msgpack.Encoder().encode
 _decode_conf = msgspec.msgpack.Decoder(ConfState).decode
 _PUMP_REVISIONS = 64
 _PURGE_SLICE = 512
+
+
+def remove_off_loop(disk: Disk, name: str) -> None:
+    """Remove a store without waiting for it. One that is left behind goes with the next start."""
+    disk.start(lambda: disk.remove(name), lambda _result, _error: None)
 
 
 class MetastoreExport:
@@ -50,7 +55,7 @@ class MetastoreExport:
 
     def release(self) -> None:
         self._store.close()
-        self._disk.remove(self._name)
+        remove_off_loop(self._disk, self._name)
 
 
 class MetastoreImport:
@@ -64,6 +69,10 @@ class MetastoreImport:
         self._import = SnapshotImport(self._store)
 
     def add(self, sequence: int, chunk: bytes) -> None:
+        free, reserve = self._disk.free_bytes(), self._disk.reserve_bytes
+        if free < reserve:
+            # The reserve is for votes; a copy of another member's data must not eat it.
+            raise DiskFull(self._name, free_bytes=free, reserve_bytes=reserve)
         self._import.accept(chunk)
 
     def finish(self, done: Callable[[BaseException | None], None]) -> None:
@@ -79,6 +88,7 @@ class MetastoreImport:
 
     def abort(self) -> None:
         self._store.close()
+        # At once: the next import may have the same name.
         self._disk.remove(self._name)
 
 
@@ -93,6 +103,7 @@ class MetastoreMachine:
         self._pumping = False
         self._closed = False
         self._exports = 0
+        self._replaced = 0
         self._store: Store | None = None
         self.metastore: Metastore
 
@@ -199,10 +210,17 @@ class MetastoreMachine:
 
     def install(self, metadata: SnapshotMetadata) -> None:
         assert self._store is not None
+        incoming = self._import_name(metadata)
+        if not self._disk.exists(incoming):
+            raise Corrupt(incoming, "the snapshot that the log begins after is not there; nothing was replaced")
         before = self.metastore
         self._store.close()
-        self._disk.remove(self._name)
-        self._disk.rename(self._import_name(metadata), self._name)
+        # Two renames, and a crash between them is finished by `recover`; removing what was there takes longer.
+        self._replaced += 1
+        old = f"{self._name}.old-{self._replaced}"
+        self._disk.rename(self._name, old)
+        self._disk.rename(incoming, self._name)
+        remove_off_loop(self._disk, old)
         self._open()
         self.metastore.take_watches_from(before)
         self._keep_pumping()

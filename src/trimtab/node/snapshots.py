@@ -106,6 +106,10 @@ class Snapshots:
 
         return snapshot
 
+    def replaced(self, group: Group) -> None:
+        """The group's data was replaced by a snapshot: an export that was being made of the old will not come."""
+        self._exporting.discard(group.id)
+
     def pinned_index(self, group_id: int) -> int | None:
         """The log must keep everything after this index."""
         return min((each.export.metadata.index for each in self._outgoing.get(group_id, ())), default=None)
@@ -181,6 +185,12 @@ class Snapshots:
         """Raft's snapshot message from the leader: fetch the data, then step the message."""
         assert message.snapshot is not None
         metadata = message.snapshot.metadata
+        raft = group.raw.raft
+        if message.term < raft.term or metadata.index <= raft.log.committed:
+            # A leader of the past, or a snapshot that is here already (perhaps still being installed): Raft answers
+            # it without needing the data, and what is under way goes on.
+            self._host.step_snapshot(group, message)
+            return
         current = self._incoming.get(group.id)
         if current is not None:
             assert current.message.snapshot is not None
@@ -189,10 +199,6 @@ class Snapshots:
                 current.message = message
                 return
             self._cancel(group)
-        if metadata.index <= group.machine.applied_index:
-            # Raft answers a stale snapshot with its commit index; no data is needed for that.
-            self._host.step_snapshot(group, message)
-            return
         try:
             collected = group.machine.begin_import(metadata)
         except Exception as error:
