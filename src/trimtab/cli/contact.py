@@ -22,25 +22,22 @@ PeerOption = Annotated[
 ]
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT as a pair; an IPv6 host stands in brackets."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise WrongUsage(f"'{text}' is not an address; write HOST:PORT, such as 127.0.0.1:3301 or [::1]:3301.")
-    return host, int(port)
+def checked_address(text: str) -> str:
+    """The same text, if it is HOST:PORT."""
+    from trimtab.net.addresses import parse_address
+
+    try:
+        parse_address(text)
+    except ValueError as error:
+        raise WrongUsage(f"{error}.") from error
+    return text
 
 
 def contact_addresses(peers: list[str] | None) -> list[str]:
     """The members to talk to, checked; says what to do when none is known."""
     if not peers:
         raise WrongUsage("no member to talk to; give --peer HOST:PORT or set TRIMTAB_CONTACT.")
-    for peer in peers:
-        parse_address(peer)
-    return peers
+    return [checked_address(peer) for peer in peers]
 
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long.")]

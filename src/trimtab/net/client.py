@@ -24,6 +24,7 @@ import random
 import ssl as ssl_module
 from collections.abc import Callable
 
+from trimtab.net.addresses import Address, format_address, parse_address
 from trimtab.net.backoff import Backoff
 from trimtab.net.connection import UP, Connection
 from trimtab.net.errors import (
@@ -55,7 +56,6 @@ from trimtab.net.hello import Hello
 from trimtab.net.limits import DEFAULT_LIMITS, Counters, Limits
 from trimtab.net.tls import TlsProtocol
 
-Address = tuple[str, int]
 OnUp = Callable[[Hello], None]
 OnDown = Callable[[str, bool], None]
 OnItem = Callable[[bytes], None]
@@ -67,18 +67,6 @@ _SWEEP_SPACING_S = 0.005  # expiring many calls one by one must not scan them al
 _NEVER = math.inf
 
 _log = logging.getLogger("trimtab.net")
-
-
-def parse_address(text: str) -> Address:
-    """'host:port', or '[address]:port' for IPv6."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not an address: expected HOST:PORT, or [IPV6]:PORT")
-    return host, int(port)
 
 
 class _Stream:
@@ -483,8 +471,7 @@ class Channel:
         return NotConnected(f"not connected to {self._name()}: {self._last_reason}")
 
     def _name(self) -> str:
-        host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return format_address(self.address)
 
 
 def _is_refusal(error: BaseException) -> bool:

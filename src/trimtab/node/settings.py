@@ -10,6 +10,8 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trimtab.net.addresses import parse_address
+
 
 class SettingsError(ValueError):
     """The instance was started with something that can't work; the text says what and how to mend it."""
@@ -125,7 +127,7 @@ class Settings:
 
 def split_address(address: str) -> tuple[str, int]:
     """`HOST:PORT` taken apart; IPv6 hosts stand in brackets."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        raise SettingsError(f"{address!r} is not an address; write HOST:PORT, for example 127.0.0.1:3301")
-    return host.strip("[]"), int(port)
+    try:
+        return parse_address(address)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

@@ -18,20 +18,11 @@ from tests.unit.net.loopback import (
     until,
 )
 
-from trimtab.net.client import Channel, _is_refusal, parse_address
+from trimtab.net.client import Channel, _is_refusal
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, Overloaded
 from trimtab.net.frames import GOODBYE, HELLO, PING, PONG, PUSH, REQUEST, RESPONSE, encode_frame
 from trimtab.net.hello import Hello
 from trimtab.net.server import Request
-
-
-def test_addresses_are_read_and_wrong_ones_explained() -> None:
-    assert parse_address("127.0.0.1:3301") == ("127.0.0.1", 3301)
-    assert parse_address("[::1]:3301") == ("::1", 3301)
-    assert parse_address("db-1.example:1") == ("db-1.example", 1)
-    for wrong in ("", "host", "host:", ":3301", "host:x", "host:0", "host:65536", "::1:3301", "host:-1", "host:٣"):
-        with pytest.raises(ValueError, match="expected HOST:PORT"):
-            parse_address(wrong)
 
 
 def test_refusal_of_every_address_is_a_refusal_and_of_some_is_not() -> None:
