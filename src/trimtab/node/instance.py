@@ -266,6 +266,7 @@ class Instance:
             self.host.check_space()
             self.compaction.run()
             self.machine.purge()
+            self.machine.tell_progress()
             self.reports.tell()
         except Exception as error:
             # Damaged data, or a defect of ours: either way this member must not go on as if nothing were.

@@ -9,6 +9,7 @@ two is finished by `recover`; every other leftover is removed by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from trimtab.metastore.machine import Metastore
 from trimtab.metastore.requests import WatchItem, WatchKind, WatchRequest, encode, split_changes
 from trimtab.metastore.results import Result
 from trimtab.metastore.snapshot import SnapshotExport, SnapshotImport
-from trimtab.metastore.watch import Changes, Exact, Prefix, Range, Selector
+from trimtab.metastore.watch import Changes, Exact, Prefix, Range, Selector, Watcher
 from trimtab.net.server import Request
 from trimtab.node.machine import Export, FlushDone
 from trimtab.node.settings import Limits
@@ -92,6 +93,14 @@ class MetastoreImport:
         self._disk.remove(self._name)
 
 
+@dataclass(slots=True)
+class ServedWatch:
+    """A client's watch, and the revision it was last told to have everything of."""
+
+    watcher: Watcher
+    told: int
+
+
 class MetastoreMachine:
     """The cluster group's machine."""
 
@@ -103,6 +112,7 @@ class MetastoreMachine:
         self._pumping = False
         self._closed = False
         self._exports = 0
+        self._served: dict[Request, ServedWatch] = {}
         self._replaced = 0
         self._store: Store | None = None
         self.metastore: Metastore
@@ -243,9 +253,23 @@ class MetastoreMachine:
             request.fail("compacted" if isinstance(error, Compacted) else "failed", str(error))
 
         watcher = self.metastore.watch(_selector(asked), deliver, end, asked.from_revision or None)
-        request.push(encode(WatchItem(watcher.progress, [])))
+        # Where it begins. A client that asked for "the next change" could not resume without knowing that.
+        if not request.push(encode(WatchItem(watcher.progress, []))):
+            watcher.cancel()
+            request.fail("slow_watch", "too much is waiting for this receiver; watch again later")
+            return
+        self._served[request] = ServedWatch(watcher, watcher.progress)
         request.on_cancel(lambda _reason: watcher.cancel())
         self._keep_pumping()
+
+    def tell_progress(self) -> None:
+        """Tell quiet watches how far they are, so that one that has to resume is not overtaken by compaction."""
+        for request, served in list(self._served.items()):
+            progress = served.watcher.progress
+            if request.done or not served.watcher.active:
+                del self._served[request]
+            elif progress > served.told and request.push(encode(WatchItem(progress, []))):
+                served.told = progress
 
     def watch_prefix(self, prefix: bytes, told: Callable[[bytes, bytes | None], None]) -> None:
         """Tell this instance itself what changes under a prefix."""

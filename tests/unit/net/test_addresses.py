@@ -12,7 +12,7 @@ from trimtab.net.addresses import format_address, parse_address
 from trimtab.node.settings import SettingsError, split_address
 
 WRONG_PARTS = ["", "3301", "host", "host:", ":3301", "host:x", "a b:1", "a,b:1", "u@host:1", " host:3301"]
-WRONG_PORTS = ["host:0", "host:65536", "host:70000", "host:03301", "host:3301 ", "host:-1", "host:+1", "host:1_0", "h:²"]
+WRONG_PORTS = ["host:0", "host:65536", "host:03301", "host:3301 ", "host:-1", "host:+1", "host:1_0", "h:²"]
 WRONG_IPV6 = ["::1:3301", "::1", "[::1]", "[::1]:", "[::1]:0", "[host]:1", "[]:1", "[::1:1", "::1]:1", "[[::1]]:1"]
 
 
