@@ -23,10 +23,15 @@ INSTANCES = b"instances/"
 
 
 class InstanceRecord(msgspec.Struct, frozen=True):
-    """What the metastore keeps of an instance."""
+    """What the metastore keeps of an instance.
+
+    Written before the member is added, and marked `removed` before it is removed: so an id that is in no configuration
+    and not marked was never in one.
+    """
 
     instance_id: str
     address: str
+    removed: bool = False
 
 
 def instance_key(raft_id: int) -> bytes:
