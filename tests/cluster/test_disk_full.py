@@ -92,3 +92,44 @@ def test_a_member_on_a_full_disk_reports_it_and_recovers_when_space_returns(
     run(story())
     assert "disk full" in members.output(1)
     members.wait(1, lambda: "has space again" in members.output(1), "say that there is space again")
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.parametrize("leave_mb", [6, 40])
+def test_a_member_that_really_runs_out_of_space_loses_nothing_and_comes_back(
+    members: Members, small_disk: Path, leave_mb: int
+) -> None:
+    """Without a reserve the log and the state machine meet the end of the disk in the middle of their writes."""
+    members.start(1, data_dir=small_disk / "i1", options=["--disk-reserve-mb", "0"])
+    members.start(2, 3)
+    value = os.urandom(200_000)
+
+    async def story() -> None:
+        client = await MetastoreClient.connect(members.addresses)
+        for number in range(20):
+            await client.put(b"before/%d" % number, value)
+        fill(small_disk / "filler", leave_bytes=leave_mb << 20)
+        number = 0
+
+        async def ran_out() -> bool:
+            nonlocal number
+            number += 1
+            await client.put(b"large/%d" % number, value, timeout_s=20)
+            return "disk full" in members.output(1)
+
+        await until(ran_out, "member 1 to run out of space")
+        for more in range(20):
+            await client.put(b"more/%d" % more, value, timeout_s=20)
+        (small_disk / "filler").unlink()
+
+        async def recovered() -> bool:
+            await client.put(b"small", b"1", timeout_s=20)
+            first, second = [await status_of(address) for address in members.addresses[:2]]
+            return (first.revision, first.checksum) == (second.revision, second.checksum)
+
+        await until(recovered, "member 1 to come back with everything")
+        await client.close()
+
+    run(story())
+    assert members.running[1].poll() is None
