@@ -30,12 +30,6 @@ def issue_time_ms(command_id: bytes) -> int:
     return time_ms
 
 
-def split_id(command_id: bytes) -> tuple[int, bytes, int]:
-    """Issue time in ms, client, sequence."""
-    time_ms, client, sequence = _ID.unpack(command_id)
-    return time_ms, client, sequence
-
-
 class CommandIds:
     """Makes the ids of one client. Clock and randomness are given by whoever has them.
 
@@ -52,10 +46,6 @@ class CommandIds:
             raise InvalidRequest(f"a client is {CLIENT_BYTES} random bytes, not {len(self._client)}")
         self._latest_ms = 0
         self._sequence = 0
-
-    @property
-    def client(self) -> bytes:
-        return self._client
 
     def next(self) -> bytes:
         """A new id. Its time never goes back, whatever the clock does."""

@@ -7,14 +7,14 @@ or delete is a tree of one leaf. All operations of the leaf that is reached are 
 Encoding: version byte, time in ms (8 bytes, big-endian), then msgpack of [id, body]. The time has a fixed place so
 that the proposer can stamp an encoded command without taking it apart.
 
-Every command passes `validate` or `decode` at the door, where it is refused with a reason, and `decode` again when it
+Every command passes `encode` or `decode` at the door, where it is refused with a reason, and `decode` again when it
 is applied, because a log may hold anything. Decoding trusts nothing: size before parsing, lengths before allocating,
 depth before descending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Union
 
 import msgspec
@@ -107,10 +107,6 @@ def put_all(values: Mapping[bytes, bytes], *, id: bytes = b"") -> Command:
     return Command(id, Actions(tuple(Put(key, value) for key, value in values.items())))
 
 
-def delete_all(keys: list[bytes], *, id: bytes = b"") -> Command:
-    return Command(id, Actions(tuple(Delete(key) for key in keys)))
-
-
 def invoke(
     condition: Condition,
     then: list[Operation] | Branch | Actions,
@@ -138,11 +134,6 @@ def encode(command: Command) -> bytes:
         raise InvalidCommand(f"this can't be encoded: {reason}", "command", "use this module's types") from None
     decode(data)
     return data
-
-
-def validate(command: Command) -> None:
-    """InvalidCommand, saying what, where and what to do, unless every member will apply this command."""
-    encode(command)
 
 
 def stamp(data: bytes, now_ms: int) -> bytes:
@@ -189,6 +180,16 @@ def decode(data: bytes) -> Command:
             return Command(id, body, now_ms)
     _Check().body(body)
     return Command(id, body, now_ms)
+
+
+def changed_keys(body: Body) -> Iterator[bytes]:
+    """Every key that a valid command may put or delete, whichever way its conditions turn out."""
+    if isinstance(body, Branch):
+        yield from changed_keys(body.then)
+        yield from changed_keys(body.otherwise)
+    elif isinstance(body, Actions):
+        for operation in body.operations:
+            yield operation.key
 
 
 class _Check:

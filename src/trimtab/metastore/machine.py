@@ -330,7 +330,9 @@ class _Turn:
             time_ms = min(now_ms, time_ms + MAX_TIME_STEP_MS) if time_ms else now_ms
         if command_id:
             if command_id <= self.ledger.horizon:
-                return self._expired(command_id, time_ms)
+                # A client that runs ahead may have pushed the horizon past the cluster's time. An id issued after the
+                # time that is answered must be above the horizon, else nobody could issue one.
+                return self._expired(command_id, max(time_ms, issue_time_ms(self.ledger.horizon) + 1))
             if (stored := self.ledger.find(command_id)) is not None:
                 return decode_result(stored)
             issued_ms, expiry_ms = issue_time_ms(command_id), m._memory.expiry_ms

@@ -19,16 +19,15 @@ from trimtab.metastore.commands import (
     Compact,
     Delete,
     Put,
+    changed_keys,
     compact,
     decode,
     delete,
-    delete_all,
     encode,
     invoke,
     put,
     put_all,
     stamp,
-    validate,
 )
 from trimtab.metastore.conditions import And, Compare, Condition, Exists, Not, Or, Revision, Tombstone, Value
 from trimtab.metastore.errors import InvalidCommand
@@ -64,7 +63,7 @@ COMMANDS = [
     put(b"k", b"v", id=ID),
     delete(b"k"),
     put_all({b"a": b"1", b"b": b"2"}),
-    delete_all([b"a", b"b"]),
+    Command(b"", Actions((Delete(b"a"), Delete(b"b")))),
     compact(7, id=ID),
     invoke(Exists(b"a"), [Put(b"b", b"")], [Delete(b"c")]),
     invoke(
@@ -141,14 +140,14 @@ OVER_THE_LIMIT = [
 
 @pytest.mark.parametrize("command", AT_THE_LIMIT)
 def test_a_command_at_the_limit_passes(command: Command) -> None:
-    validate(command)
+    encode(command)
     assert not isinstance(Driver()(command), Failed)
 
 
 @pytest.mark.parametrize(("command", "says"), OVER_THE_LIMIT)
 def test_a_command_over_a_limit_is_refused_with_the_place_and_the_way_out(command: Command, says: str) -> None:
     with pytest.raises(InvalidCommand, match=says):
-        validate(command)
+        encode(command)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,14 @@ def test_a_command_over_a_limit_is_refused_with_the_place_and_the_way_out(comman
 )
 def test_wrong_types_are_refused_like_anything_else(wrong: Any) -> None:
     with pytest.raises(InvalidCommand):
-        validate(wrong)
+        encode(wrong)
+
+
+def test_all_keys_that_a_command_may_change_are_known_before_its_conditions_are() -> None:
+    inner = Branch(Exists(b"q"), Actions((Put(b"b", b""), Delete(b"c"))), Actions())
+    command = invoke(Exists(b"a"), inner, [Put(b"d", b"")])
+    assert list(changed_keys(command.body)) == [b"b", b"c", b"d"]
+    assert list(changed_keys(compact(7).body)) == []
 
 
 HEAD = b"\x01" + bytes(8)

@@ -410,6 +410,43 @@ def test_one_wrong_clock_does_not_expire_everything() -> None:
     assert not isinstance(driver(put(b"k", b"w", id=make.next()), now_ms=NOW), Failed)
 
 
+def puts_that_observe(driver: Driver, make: CommandIds, now_ms: int) -> int:
+    """Put as a client does whose first attempt may be refused as expired; how often it had to issue a new id."""
+    for reissued in range(3):
+        result = driver(put(b"k", b"v", id=make.next()), now_ms=now_ms)
+        if not isinstance(result, Failed):
+            return reissued
+        assert result.code is FailureCode.EXPIRED
+        make.observe(result.time_ms)
+    raise AssertionError("refused even after its clock was set")
+
+
+@pytest.mark.parametrize("first", [0, NOW])
+def test_ten_minutes_of_puts_pass_under_a_leader_whose_clock_is_two_hours_ahead(first: int) -> None:
+    driver, clock = Driver(), [NOW]
+    make, other = ids(clock), ids(clock, seed=2)
+    if first:
+        driver(put(b"k", b"v"), now_ms=first)
+    reissued = 0
+    for second in range(600):
+        clock[0] = NOW + second * 1000
+        reissued += puts_that_observe(driver, make, clock[0] + 2 * 3600 * 1000)
+    assert reissued <= 4
+    # A client that comes later, and one after a leader with a good clock took over, are set right as well.
+    assert puts_that_observe(driver, other, clock[0] + 2 * 3600 * 1000) == 1
+    assert puts_that_observe(driver, ids(clock, seed=3), clock[0]) == 1
+
+
+def test_a_client_far_ahead_does_not_lock_the_others_out() -> None:
+    driver, clock, ahead = Driver(memory=Memory(max_results=3)), [NOW], [NOW + 3_000_000]
+    fast, right = ids(ahead), ids(clock, seed=2)
+    for _ in range(6):
+        driver(put(b"k", b"v", id=fast.next()), now_ms=NOW)
+    # Its ids were the last to be forgotten, and now everything issued before them counts as forgotten.
+    assert puts_that_observe(driver, right, NOW) == 1
+    assert puts_that_observe(driver, right, NOW) == 0
+
+
 def test_time_never_goes_back() -> None:
     driver = Driver()
     for now in (NOW + 5, NOW, 0):
