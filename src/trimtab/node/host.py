@@ -74,6 +74,7 @@ class Host:
         self.last_refused = ""
         self.short_of_space = False
         self.on_leader: Callable[[Group], None] = lambda _group: None
+        self.on_membership: Callable[[Group], None] = lambda _group: None
         self.on_installed: Callable[[Group], None] = lambda _group: None
         self.on_snapshot_message: Callable[[Group, Message], None] = lambda _group, _message: None
         self._rng = rng
@@ -402,7 +403,10 @@ class Host:
                 if message.to == LOCAL_APPEND:
                     self._stage(group, message)
                 elif message.to == LOCAL_APPLY:
+                    before = raw.raft.tracker.config
                     group.apply(message.entries)
+                    if raw.raft.tracker.config is not before:
+                        self.on_membership(group)
                     for response in message.responses:
                         raw.step(response)
                 elif message.type == MessageType.VOTE:
@@ -459,6 +463,7 @@ class Host:
                 group.flushing = False
                 self.on_installed(group)
                 group.reads.release(metadata.index)
+                self.on_membership(group)
         except Exception as failure:
             self._fatal(failure)
             return
