@@ -16,6 +16,7 @@ the link to their leader breaks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 
@@ -507,7 +508,13 @@ class Host:
             self._story(f"{self.full()}; this member takes no writes until there is space again")
 
     def check_space(self) -> None:
-        """Now and then: take note that space is short, or back."""
+        """Now and then: take note that space is short, or back.
+
+        A sync may meet the end of the disk when nothing is left to be written. Then no write would ever open the log
+        again, because appends are refused meanwhile; so it is tried here.
+        """
+        with contextlib.suppress(DiskFull):
+            self.log.reopen()
         if not self.log.has_space():
             self._note_full()
         elif self.short_of_space and self.stalled is None:

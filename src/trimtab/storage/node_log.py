@@ -342,15 +342,19 @@ class NodeLog:
         callbacks, self._waiting = self._waiting, []
         self._syncing = True
         started = self._clock()
+        reopens = self.metrics.reopens
 
         def synced(error: BaseException | None) -> None:
             self._syncing = False
             if self._closed:
                 return
             if isinstance(error, DiskFull):
-                # No sync was tried; the store wants to be reopened first.
-                self._full = True
+                # No sync was tried; the store wants to be reopened first, unless that has happened since.
                 self._waiting[:0] = callbacks
+                if self.metrics.reopens != reopens:
+                    self._start_sync()
+                else:
+                    self._full = True
                 return
             if error is None:
                 self.metrics.count_sync(self._clock() - started, len(callbacks))
