@@ -1,9 +1,9 @@
 """Bugs that a consensus implementation might have, each as a patch of one line of product code.
 
-They keep the simulator honest: each must be found, by invariants that know nothing of it, within 200 seeds. A patch whose
-text is not in the source exactly once is an error, so that a bug never silently stops being planted.
+They keep the simulator honest: each must be found, by invariants that know nothing of it, within 200 seeds. A patch
+whose text is not in the source exactly once is an error, so that a bug never silently stops being planted.
 
-Run as a script it plants one bug after another and reports the seed that found each: `python tests/sim/planted_bugs.py`.
+Run as a script it plants one bug after another and reports the seed that found each; arguments select by name.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ BUGS = (
         "count duplicate votes",
         "raft/tracker.py",
         "        self.votes.setdefault(node, granted)\n",
-        "        self.votes[node if node not in self.votes else min(self.config.voters.ids() - {*self.votes}, default=0)] = granted\n",
+        "        self.votes[min({*self.ids} - {*self.votes}, default=0) if node in self.votes else node] = granted\n",
     ),
     PlantedBug(
         "leave the applied index out of the batch",
@@ -140,13 +140,12 @@ def plant(bug: PlantedBug, package: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def hunt(bug: PlantedBug | None, *, seeds: int = SEEDS, scenario: str = "chaos", timeout_s: float = 1200) -> dict[str, object]:
+def hunt(bug: PlantedBug, *, seeds: int = SEEDS, scenario: str = "chaos", timeout_s: float = 1200) -> dict[str, object]:
     """Run seeds on a copy of the package with the bug in it until one fails; the report of `trimtab sim --json`."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         package = Path(folder) / "trimtab"
         shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        if bug is not None:
-            plant(bug, package)
+        plant(bug, package)
         command = [sys.executable, "-m", "trimtab", "sim", "--seeds", f"0:{seeds}", "--scenario", scenario]
         done = subprocess.run(
             [*command, "--fail-fast", "--json"],

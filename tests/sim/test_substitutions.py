@@ -1,4 +1,4 @@
-"""What the simulator replaces: the loop, the disk, the random source and the wall clock. Everything else is production."""
+"""What the simulator replaces: loop, disk, random source, wall clock. Everything else is production code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_an_instance_takes_exactly_these_ports() -> None:
 
 def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None:
     """Core, engines and roles that run in a simulation must not find out the time, or randomness, behind its back."""
-    simulated = ("trimtab.raft", "trimtab.metastore", "trimtab.net", "trimtab.node", "trimtab.storage", "trimtab.client")
+    rings = ("raft", "metastore", "net", "node", "storage", "client")
+    simulated = tuple(f"trimtab.{ring}" for ring in rings)
     # Modules that only exist where processes and disks are real, or that take a clock only where none was given.
     real = {"trimtab.node.process", "trimtab.storage.rocks", "trimtab.storage.rocks_store", "trimtab.storage.off_loop"}
     defaults = {"trimtab.client.metastore"}

@@ -21,6 +21,9 @@ from trimtab.sim.plan import Fault
 
 MAX_EXTRA_MEMBERS = 4
 MAX_VOTERS = 5
+# Of two voters none is taken. Both are needed until the change is known to be applied: if the one that goes has a
+# longer log than the one that stays (it lost its tail in a crash), it may neither lead nor vote for the other.
+VOTERS_TO_TAKE_FROM = 3
 ADMIN_S = 1.5
 # No more than one strike in this time, or nothing else would ever happen.
 STRIKE_PAUSE_S = 0.25
@@ -39,6 +42,7 @@ class Nemesis:
         self.active = False
         self._tasks: list[asyncio.Task[None]] = []
         self._struck_at = 0.0
+        self._silent: SimMember | None = None
         self._admin = self.world.process("admin", "10.0.2.1")
         self._admin_client: MetastoreClient | None = None
 
@@ -73,8 +77,11 @@ class Nemesis:
         if Fault.TRANSFER in rates:
             self._tasks.append(self._admin.spawn(self._transfers(rates[Fault.TRANSFER]), name="transfers"))
         if Fault.STRIKE in rates:
-            self.cluster.on_leader = self._new_leader
-            self.cluster.on_message.append(self._asks_for_votes)
+            # Not both in one run: a silenced member that is killed as well never gets to speak again.
+            if self._rng("strikes").random() < 0.5:
+                self.cluster.on_leader = self._new_leader
+            else:
+                self.cluster.on_message.append(self._asks_for_votes)
         if Fault.TRAP in rates:
             self.cluster.on_message.append(self._promised)
 
@@ -159,7 +166,7 @@ class Nemesis:
             await self._wait(rng, 1.0 / rate)
             hosts = self._hosts()
             leader = self.cluster.leader()
-            if leader is not None and rng.random() < 0.4:
+            if leader is not None and rng.random() < 0.6:
                 minority = [leader.host]
             else:
                 rng.shuffle(hosts)
@@ -171,7 +178,13 @@ class Nemesis:
                 outside = [host for host in outside if host not in self.clients]
             pairs = [(one, other) for one in inside for other in outside]
             self._tell(f"partition: {', '.join(inside)} from {', '.join(outside) or 'nobody'}")
-            await self._cut(pairs + [(other, one) for one, other in pairs], 0.1 + rng.random() * 2.0)
+            if leader is not None and leader.host in inside and rng.random() < 0.6:
+                # A busy machine: it hears everything, but its timers are late. It learns last that it leads no more.
+                leader.process.set_clock_rate(0.1 + rng.random() * 0.4)
+                self.world.tell(leader.name, f"its clock runs at {leader.process.clock_rate:.2f}")
+            await self._cut(pairs + [(other, one) for one, other in pairs], 0.2 + rng.random() * 2.0)
+            if leader is not None and Fault.SKEW not in self.cluster.plan.rates:
+                leader.process.set_clock_rate(1.0)
 
     async def _one_way(self, rate: float) -> None:
         rng = self._rng("one way")
@@ -333,11 +346,27 @@ class Nemesis:
         """A candidate that may hear its votes, but is not heard any more: elected, it can replicate nothing."""
         if message.type != MessageType.VOTE:
             return
+        if member is self._silent:
+            return
         rng = self._rng(f"candidate/{self.world.events}")
-        if rng.random() < 0.5 * self.cluster.plan.rates[Fault.STRIKE] and self._may_strike():
-            pairs = [(member.host, host) for host in self._hosts() if host != member.host]
-            self._tell(f"silence {member.name}, a candidate")
-            self.world.control.spawn(self._cut(pairs, 0.1 + rng.random() * 1.5), name="strike")
+        if rng.random() < 0.5 + 0.5 * self.cluster.plan.rates[Fault.STRIKE]:
+            self._later(0.0, self._silence, member, rng.random() * 1.5)
+
+    def _silence(self, member: SimMember, seconds: float) -> None:
+        """One member at a time can't be heard by the others. Clients reach it: its log grows, and nobody has it."""
+        before, self._silent = self._silent, member
+        for one, silent in ((before, False), (member, True)):
+            for host in self._hosts() if one is not None else ():
+                if one is not None and host != one.host:
+                    (self.network.block if silent else self.network.unblock)(one.host, host)
+        self._tell(f"silence {member.name}, a candidate" + (f"; hear {before.name} again" if before else ""))
+        self._later(0.3 + seconds, self._speak, member)
+
+    def _speak(self, member: SimMember) -> None:
+        if self._silent is member:
+            self._silent = None
+            for host in self._hosts():
+                self.network.unblock(member.host, host)
 
     def _promised(self, member: SimMember, message: Message) -> None:
         """A vote or an acknowledgement left a member. That is when it must not forget."""
@@ -389,9 +418,9 @@ class Nemesis:
                 deeds += ["add", "add"]
             if learners and len(voters) < MAX_VOTERS:
                 deeds += ["promote"] * 3
-            if learners and len(voters) > 1:
+            if learners and len(voters) >= VOTERS_TO_TAKE_FROM:
                 deeds += ["swap"] * 2
-            if len(voters) > 1:
+            if len(voters) >= VOTERS_TO_TAKE_FROM:
                 deeds += ["remove", "demote"]
             match rng.choice(deeds):
                 case "add":

@@ -139,14 +139,16 @@ def draw(seed: int, scenario: str = "chaos") -> Plan:
         seed=seed,
         scenario=scenario,
         members=members,
-        clients=rng.choice((2, 3, 3)),
+        clients=rng.choice((2, 3, 4)),
         keys=rng.choice((1, 2, 3)),
-        think_s=rng.choice((0.01, 0.03, 0.08)),
-        read_share=chosen.reads if chosen.reads is not None else rng.choice((0.2, 0.4, 0.6)),
-        chaos_s=rng.choice((8.0, 12.0, 16.0)),
+        think_s=rng.choice((0.01, 0.02, 0.05)),
+        read_share=chosen.reads if chosen.reads is not None else rng.choice((0.1, 0.3, 0.5)),
+        chaos_s=rng.choice((6.0, 9.0, 13.0)),
         rates=rates,
         timing=_timing(rng),
         limits=_limits(rng, small_logs),
+        # Impatient clients soon ask another member: only that way two leaders are ever asked at the same time.
+        operation_s=rng.choice((0.15, 0.4, 1.5)),
     )
 
 
