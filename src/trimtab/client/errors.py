@@ -20,4 +20,11 @@ class Overloaded(Error):
 
 
 class InvalidRequest(Error):
-    """The request itself is wrong: trying again changes nothing."""
+    """The request itself is wrong, and was not carried out: trying again changes nothing."""
+
+
+class Expired(Error):
+    """The command's id is too old for anybody to know whether it was carried out before; it was not carried out now.
+
+    Read the state and decide; a new attempt needs a new id.
+    """
