@@ -88,7 +88,8 @@ async def serve(member: int, addresses: list[str], groups: int, folder: Path) ->
         net_limits,
         tls=None,
         links=host.links,
-        on_down=lambda peer, refused: host.peer_down(peer, gone=refused),
+        check=lambda _peer, _hello: None,
+        on_down=lambda peer, _reason, refused: host.peer_down(peer, gone=refused),
         on_up=host.peer_up,
         parcel_bytes=limits.frame_bytes * 3 // 4,
     )

@@ -31,7 +31,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     raft_id: int = 0
     genesis: str = ""
     incarnation: int = 0
-    address: str = ""  # where the instance listens
+    address: str = ""  # where others reach the instance
+    data_id: str = ""  # of its data directory: another one behind the same raft id has lost what that one promised
 
     def name(self) -> str:
         return self.instance_id or "a client"

@@ -293,6 +293,10 @@ class ServerConnection(Connection):
         if self.reading_paused:
             self._schedule_resume()
 
+    def end_streams(self, code: str, text: str) -> None:
+        for request in [request for request in self._requests.values() if request.streaming]:
+            request.fail(code, text)
+
     def push(self, id: int, body: bytes) -> bool:
         if self.state != UP or self.waiting_bytes >= self.limits.max_push_buffered_bytes:
             return False
@@ -428,6 +432,17 @@ class Server:
             self._listener.close()
         for connection in list(self._connections):
             connection.goodbye(reason, fault=False)
+
+    def dismiss(self, raft_id: int, reason: str) -> None:
+        """Says goodbye to an instance that is no longer welcome."""
+        for connection in list(self._connections):
+            if connection.peer.raft_id == raft_id:
+                connection.goodbye(reason, fault=False)
+
+    def end_streams(self, code: str, text: str) -> None:
+        """Ends every open stream with an error; connections stay."""
+        for connection in list(self._connections):
+            connection.end_streams(code, text)
 
     async def wait_closed(self) -> None:
         """Returns when the last connection is gone, at most `goodbye_linger_s` after close()."""

@@ -67,3 +67,9 @@ class Stopped(GroupError):
 
     code = "stopped"
     outcome_known = False
+
+
+class Removed(GroupError):
+    """This member is none any more."""
+
+    code = "removed"

@@ -3,6 +3,10 @@
 The founders' addresses come from the settings; those of members added later come from the metastore, under
 `instances/<raft_id>`, where they are written before the member is added, so that every member learns them from its own
 copy. What the metastore says wins.
+
+A stranger, a member this one has not heard of, may lead: the cluster went on while this member was down, or it is new
+itself. It is answered where its hello says it is. Anybody can claim that, so only a few strangers are known at a time,
+and a member whose address is known is never moved by a hello.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from trimtab.net.limits import Limits as NetLimits
 from trimtab.node.links import Link
 
 INSTANCES = b"instances/"
+MAX_ADDRESSES = 1_000
+MAX_STRANGERS = 16
+MAX_RAFT_ID = (1 << 63) - 1
 
 
 class InstanceRecord(msgspec.Struct, frozen=True):
@@ -42,9 +49,12 @@ def instance_key(raft_id: int) -> bytes:
 def parse_instance(key: bytes, value: bytes) -> tuple[int, InstanceRecord]:
     """Raft id and record; ValueError on anything that is neither."""
     try:
-        return int(key.removeprefix(INSTANCES)), msgspec.json.decode(value, type=InstanceRecord)
-    except msgspec.DecodeError as error:
+        raft_id, record = int(key.removeprefix(INSTANCES)), msgspec.json.decode(value, type=InstanceRecord)
+    except ValueError as error:
         raise ValueError(f"the metastore key {key!r} does not hold an instance record: {error}") from error
+    if not 0 < raft_id <= MAX_RAFT_ID:
+        raise ValueError(f"the metastore key {key!r} names no raft id")
+    return raft_id, record
 
 
 class Members:
@@ -59,7 +69,8 @@ class Members:
         *,
         tls: ssl.SSLContext | None,
         links: dict[int, Link],
-        on_down: Callable[[int, bool], None],
+        check: Callable[[int, Hello], str | None],
+        on_down: Callable[[int, str, bool], None],
         on_up: Callable[[int], None],
         parcel_bytes: int,
     ) -> None:
@@ -69,24 +80,40 @@ class Members:
         self._net_limits = net_limits
         self._tls = tls
         self._links = links
+        self._check = check
         self._on_down = on_down
         self._on_up = on_up
         self._parcel_bytes = parcel_bytes
         self._incarnations: dict[int, int] = {}
+        self._strangers: dict[int, None] = {}
         self.addresses: dict[int, str] = {}
 
     def update(self, addresses: Iterable[tuple[int, str]]) -> None:
-        """Take note of addresses; links whose address changed are made anew."""
+        """Take note of addresses; links whose address changed are made anew. ValueError: not an address, or too many"""
         for raft_id, address in addresses:
+            self._strangers.pop(raft_id, None)
             if self.addresses.get(raft_id) == address:
                 continue
-            self.addresses[raft_id] = address
+            if raft_id not in self.addresses and len(self.addresses) >= MAX_ADDRESSES:
+                raise ValueError(f"member {raft_id} is one too many: {MAX_ADDRESSES} addresses are known")
             if raft_id != self._raft_id:
                 self._connect(raft_id, address)
+            self.addresses[raft_id] = address
+
+    def answer_at(self, raft_id: int, address: str) -> None:
+        """A hello says where its sender is; believed if nothing better is known. The oldest stranger makes room."""
+        if raft_id in self.addresses or not address:
+            return
+        while len(self._strangers) >= MAX_STRANGERS:
+            self.forget(next(iter(self._strangers)))
+        self.update([(raft_id, address)])
+        self._strangers[raft_id] = None
 
     def forget(self, raft_id: int) -> None:
-        """A member left for good."""
+        """A member left for good, or a stranger must make room."""
         self.addresses.pop(raft_id, None)
+        self._strangers.pop(raft_id, None)
+        self._incarnations.pop(raft_id, None)
         if link := self._links.pop(raft_id, None):
             link.channel.close()
 
@@ -100,12 +127,10 @@ class Members:
         self._incarnations[raft_id] = hello.incarnation
         if before is not None and before != hello.incarnation:
             # Its process died and is back before anybody found the door closed; what it led, it leads no more.
-            self._on_down(raft_id, True)
+            self._on_down(raft_id, "its process is another one now", True)
         self._on_up(raft_id)
 
     def _connect(self, raft_id: int, address: str) -> None:
-        if old := self._links.pop(raft_id, None):
-            old.channel.close()
         channel = Channel(
             address,
             self._hello,
@@ -113,6 +138,9 @@ class Members:
             ssl=self._tls,
             limits=self._net_limits,
             on_up=partial(self._up, raft_id),
-            on_down=lambda _reason, refused: self._on_down(raft_id, refused),
+            on_down=partial(self._on_down, raft_id),
+            check_hello=partial(self._check, raft_id),
         )
+        if old := self._links.get(raft_id):
+            old.channel.close()
         self._links[raft_id] = Link(raft_id, address, channel, self._parcel_bytes)

@@ -7,6 +7,7 @@ struct, so a number that matters can be found, and changed, in one place.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Timing:
     takeover_step_ms: int = 250
     first_election_step_ms: int = 3_000
     read_retry_ms: int = 500
-    checksum_report_ms: int = 1_000
+    housekeeping_ms: int = 1_000
     disk_retry_ms: int = 200
     keepalive_ms: int = 1_000
     dead_peer_ms: int = 4_000
@@ -55,7 +56,6 @@ class Limits:
     snapshot_keep_ms: int = 30_000
     idle_ticks_before_quiescence: int = 2
     promote_lag_entries: int = 1_000
-    watch_backlog_bytes: int = 16 << 20
     history_keep_ms: int = 3_600_000
     disk_reserve_bytes: int = 64 << 20
 
@@ -75,7 +75,9 @@ class Settings:
 
     `peers` are the addresses of the founding members in an order that is the same for all of them: a founder's raft id
     is its place in that list. An instance whose address is not in it is a newcomer: it needs a `raft_id` of its own,
-    founds nothing, and waits until a leader adds it.
+    founds nothing, and waits until a leader adds it. So does one that takes a removed founder's place at its address.
+
+    `advertise` is the address others reach it at, and it is known by, where that is not the one it listens on.
     """
 
     instance_id: str
@@ -83,6 +85,7 @@ class Settings:
     peers: tuple[str, ...]
     cluster_id: str = "trimtab"
     raft_id: int = 0
+    advertise: str = ""
     tls: TlsFiles | None = None
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
@@ -92,31 +95,46 @@ class Settings:
             raise SettingsError("an instance needs an id: --instance-id NAME")
         if not self.peers:
             raise SettingsError("an instance needs the founding members' addresses: --peer HOST:PORT, once for each")
-        for address in (self.listen, *self.peers):
+        for address in (self.listen, self.address, *self.peers):
             split_address(address)
         if len(set(self.peers)) != len(self.peers):
             raise SettingsError(f"--peer names an address twice: {', '.join(self.peers)}")
-        if self.listen in self.peers:
-            if self.raft_id not in (0, self.peers.index(self.listen) + 1):
-                raise SettingsError(
-                    f"--raft-id {self.raft_id} contradicts the peer list, where {self.listen} is member "
-                    f"{self.peers.index(self.listen) + 1}; leave --raft-id out"
-                )
-        elif self.raft_id <= len(self.peers):
+        if self.founder or self.raft_id > len(self.peers):
+            return
+        if self.address in self.peers:
             raise SettingsError(
-                f"{self.listen} is not among the founding members ({', '.join(self.peers)}), so it is a newcomer and "
-                f"needs --raft-id with a number above {len(self.peers)} that was never used in this cluster"
+                f"--raft-id {self.raft_id} contradicts the peer list, where {self.address} is member "
+                f"{self.peers.index(self.address) + 1}; leave --raft-id out"
             )
+        raise SettingsError(
+            f"{self.address} is not among the founding members ({', '.join(self.peers)}), so it is a newcomer and "
+            f"needs --raft-id with a number above {len(self.peers)} that was never used in this cluster; or, if others "
+            "reach it at another address than it listens on, --advertise HOST:PORT"
+        )
+
+    @property
+    def address(self) -> str:
+        """Where the others reach this instance."""
+        return self.advertise or self.listen
 
     @property
     def founder(self) -> bool:
         """Whether this instance is one of the members the cluster began with."""
-        return self.listen in self.peers
+        return self.address in self.peers and self.raft_id in (0, self.peers.index(self.address) + 1)
 
     @property
     def member_id(self) -> int:
         """The raft id."""
-        return self.peers.index(self.listen) + 1 if self.founder else self.raft_id
+        return self.peers.index(self.address) + 1 if self.founder else self.raft_id
+
+    @property
+    def exposed(self) -> bool:
+        """Whether others than this machine may connect, without having to prove who they are."""
+        host = split_address(self.listen)[0]
+        try:
+            return self.tls is None and not ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return self.tls is None and host != "localhost"
 
     @property
     def genesis(self) -> str:

@@ -161,7 +161,7 @@ def _timing(rng: random.Random) -> Timing:
         takeover_ms=rng.choice((10, 60)),
         takeover_step_ms=rng.choice((30, 250)),
         read_retry_ms=rng.choice((100, 500)),
-        checksum_report_ms=1_000,
+        housekeeping_ms=1_000,
         disk_retry_ms=100,
         keepalive_ms=1_000,
         dead_peer_ms=3_000,

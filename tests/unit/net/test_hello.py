@@ -31,8 +31,8 @@ def test_a_greeting_says_who_and_how_large() -> None:
 
 
 def test_a_newer_hello_with_more_fields_is_understood() -> None:
-    body = msgspec.msgpack.encode([[1, 2, "c", "i", 7, "g", 3, "h:1", "a field of the future"], 4096, "another"])
-    assert read_greeting(Frame(HELLO, 0, FORMAT, 0, body)).hello == Hello(1, 2, "c", "i", 7, "g", 3, "h:1")
+    body = msgspec.msgpack.encode([[1, 2, "c", "i", 7, "g", 3, "h:1", "d", "a field of the future"], 4096, "another"])
+    assert read_greeting(Frame(HELLO, 0, FORMAT, 0, body)).hello == Hello(1, 2, "c", "i", 7, "g", 3, "h:1", "d")
 
 
 @pytest.mark.parametrize(
