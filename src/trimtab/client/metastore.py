@@ -68,7 +68,7 @@ _BACKOFF_MAX_S = 0.3
 _REISSUES = 2
 # Worth another try: the cluster is between leaders, or short of room for a moment.
 _OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer", "stalled"}
-_TRY_AGAIN = {"not_leader", "refused", "overwritten", "overloaded", "disk_full", *_OUTCOME_UNKNOWN}
+_TRY_AGAIN = {"not_leader", "removed", "refused", "overwritten", "overloaded", "disk_full", *_OUTCOME_UNKNOWN}
 # The request itself is at fault.
 _NOT_AGAIN = {"invalid", "compacted", "future_revision", "unknown_method", "too_large"}
 _WRITES = {INVOKE, MEMBERS}
@@ -292,6 +292,8 @@ class MetastoreClient:
                     backoff_s = _BACKOFF_FIRST_S
                 if stream.error is not None:
                     self._last_failure = str(stream.error)
+                    if self._leader is channel:
+                        self._leader = None
                     if isinstance(stream.error, RpcError) and stream.error.code in _NOT_AGAIN:
                         raise InvalidRequest(stream.error.text)
             await asyncio.sleep(backoff_s * (0.5 + self._rng.random()))
@@ -378,12 +380,11 @@ class MetastoreClient:
             try:
                 channel = self._pick() or await self._wait_channel(deadline)
                 remaining_s = deadline - self._loop.time()
-                if remaining_s <= 0:
-                    raise NotConnected("the time was up before a member could be asked")
-                answer = await channel.call(method, body, min(remaining_s, _ATTEMPT_S))
-                if self._leader is None and method != STATUS:
-                    self._look_for_leader()
-                return _Answer(answer, not sent)
+                if remaining_s > 0:
+                    answer = await channel.call(method, body, min(remaining_s, _ATTEMPT_S))
+                    if self._leader is None and method != STATUS:
+                        self._look_for_leader()
+                    return _Answer(answer, not sent)
             except RpcError as error:
                 if error.code not in _TRY_AGAIN:
                     if sent and method in _WRITES:

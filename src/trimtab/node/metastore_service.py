@@ -15,15 +15,14 @@ import msgspec
 
 from trimtab.metastore import commands, requests
 from trimtab.metastore.errors import Compacted, FutureRevision, InvalidCommand, MetastoreError
-from trimtab.metastore.requests import LeaderHint, MembersChange
+from trimtab.metastore.requests import LeaderHint
 from trimtab.metastore.results import encode_result
 from trimtab.net.errors import ConnectionLost, NetError, RpcError
 from trimtab.net.server import Handler, Request
 from trimtab.node.errors import GroupError, NotLeader
-from trimtab.node.members import InstanceRecord, instance_key
-from trimtab.node.settings import SettingsError, split_address
-from trimtab.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2
-from trimtab.raft.progress import ProgressState
+from trimtab.node.member_changes import MemberChanges
+from trimtab.node.members import INSTANCES
+from trimtab.node.settings import SettingsError
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -39,6 +38,7 @@ class MetastoreService:
         self._host = instance.host
         self._group = instance.cluster
         self._machine = instance.machine
+        self._changes = MemberChanges(instance, self._fail)
         self._loop = asyncio.get_running_loop()
 
     def handlers(self) -> dict[str, Handler]:
@@ -71,26 +71,35 @@ class MetastoreService:
     # Writes
 
     def _invoke(self, request: Request) -> None:
-        raft = self._group.raw.raft
-        if raft.lead == self._host.raft_id:
+        if self._group.raw.raft.lead == self._host.raft_id:
             self._propose(request)
-            return
-        link = self._host.links.get(raft.lead)
+        else:
+            self._forward(request, requests.PROPOSE, request.body)
+
+    def _forward(self, request: Request, method: str, body: bytes) -> None:
+        """Ask the leader, and answer what it answers."""
+        leader = self._group.raw.raft.lead
+        link = self._host.links.get(leader)
         if link is None:
             self._fail(request, NotLeader(0))
             return
         timeout_s = _FORWARD_S if request.deadline is None else max(request.deadline - self._loop.time(), 0.001)
         try:
-            answer = link.channel.call(requests.PROPOSE, request.body, timeout_s)
+            answer = link.channel.call(method, body, timeout_s)
         except NetError as error:
-            request.fail("not_leader", f"the leader, member {raft.lead}, can't be reached from here: {error}")
+            request.fail("not_leader", f"the leader, member {leader}, can't be reached from here: {error}")
             return
         answer.add_done_callback(partial(_relay, request))
 
     def _propose(self, request: Request) -> None:
         # Taken apart here so that a bad command is refused before it costs a place in the log.
         body = bytes(request.body)
-        commands.decode(body)
+        for key in commands.changed_keys(commands.decode(body).body):
+            if key.startswith(INSTANCES):
+                raise InvalidCommand(
+                    f"the key {key[:64]!r} is the system's, which alone changes what is under '{INSTANCES.decode()}'",
+                    what_to_do="read and watch it as you like; `members` commands change it",
+                )
         stamped = commands.stamp(body, self._instance.wall_ms())
         self._host.propose(self._group, stamped, partial(self._proposed, request))
 
@@ -200,97 +209,13 @@ class MetastoreService:
 
     def _members(self, request: Request) -> None:
         asked = requests.decode_members(request.body)
-        raft = self._group.raw.raft
-        if raft.lead != self._host.raft_id:
-            self._forward_members(request, asked, raft.lead)
-            return
-        if [change for change, _ in asked.changes] == [MembersChange.TRANSFER]:
-            self._host.transfer(self._group, asked.changes[0][1])
-            self._reply_members(request)
-            return
-        change = self._checked_change(asked)
-        added = [raft_id for what, raft_id in asked.changes if what is MembersChange.ADD_LEARNER]
-        if not added:
-            self._host.propose_conf_change(self._group, change, partial(self._members_changed, request))
-            return
-        split_address(asked.address)
-        record = msgspec.json.encode(InstanceRecord(asked.instance_id or f"i{added[0]}", asked.address))
-        write = commands.encode(
-            msgspec.structs.replace(commands.put(instance_key(added[0]), record), now_ms=self._instance.wall_ms())
-        )
-
-        def written(_result: object, error: Exception | None) -> None:
-            if error is not None:
-                self._fail(request, error)
-            else:
-                self._host.propose_conf_change(self._group, change, partial(self._members_changed, request))
-
-        self._host.propose(self._group, write, written)
-
-    def _forward_members(self, request: Request, asked: requests.MembersRequest, leader: int) -> None:
-        link = self._host.links.get(leader)
-        if link is None or asked.forwarded:
-            self._fail(request, NotLeader(leader if link is not None else 0))
-            return
-        body = requests.encode(msgspec.structs.replace(asked, forwarded=True))
-        try:
-            answer = link.channel.call(requests.MEMBERS, body, _FORWARD_S)
-        except NetError as error:
-            request.fail("not_leader", f"the leader, member {leader}, can't be reached from here: {error}")
-            return
-        answer.add_done_callback(partial(_relay, request))
-
-    def _checked_change(self, asked: requests.MembersRequest) -> ConfChangeV2:
-        raft = self._group.raw.raft
-        tracker = raft.tracker
-        voters = tracker.config.voters.ids()
-        singles: list[ConfChangeSingle] = []
-        if not asked.changes or len({raft_id for _, raft_id in asked.changes}) != len(asked.changes):
-            raise SettingsError("name at least one change, and each member once")
-        for what, raft_id in asked.changes:
-            progress = tracker.progress.get(raft_id)
-            if what is MembersChange.ADD_LEARNER:
-                if progress is not None:
-                    raise SettingsError(f"member {raft_id} is in the cluster already")
-                if raft_id <= 0 or self._machine.metastore.get(instance_key(raft_id)) is not None:
-                    raise SettingsError(f"raft id {raft_id} was used before; ids are never used again, take a new one")
-                if raft_id <= len(self._instance.settings.peers):
-                    raise SettingsError(f"raft id {raft_id} belongs to a founding member; take a higher one")
-                singles.append(ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, raft_id))
-                continue
-            if what is MembersChange.TRANSFER:
-                raise SettingsError("leadership can't be handed over together with other changes")
-            if progress is None:
-                raise SettingsError(f"member {raft_id} is not in the cluster (members: {sorted(tracker.progress)})")
-            if what is MembersChange.PROMOTE:
-                lag = raft.log.last_index() - progress.match
-                if progress.state is ProgressState.SNAPSHOT or lag > self._instance.settings.limits.promote_lag_entries:
-                    raise SettingsError(
-                        f"member {raft_id} is {lag} entries behind; it may vote when it is within "
-                        f"{self._instance.settings.limits.promote_lag_entries}: try again shortly"
-                    )
-                singles.append(ConfChangeSingle(ConfChangeType.ADD_NODE, raft_id))
-            elif what is MembersChange.DEMOTE:
-                singles.append(ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, raft_id))
-            else:
-                singles.append(ConfChangeSingle(ConfChangeType.REMOVE_NODE, raft_id))
-        gone = {raft_id for what, raft_id in asked.changes if what in (MembersChange.REMOVE, MembersChange.DEMOTE)}
-        promoted = {raft_id for what, raft_id in asked.changes if what is MembersChange.PROMOTE}
-        if not (set(voters) - gone) | promoted:
-            raise SettingsError("the last voter can't be removed: nobody would be left to decide anything")
-        return ConfChangeV2(changes=tuple(singles))
-
-    def _members_changed(self, request: Request, _result: object, error: Exception | None) -> None:
-        if error is not None:
-            self._fail(request, error)
+        leader = self._group.raw.raft.lead
+        if leader == self._host.raft_id:
+            self._changes.carry_out(request, asked)
+        elif asked.forwarded:
+            self._fail(request, NotLeader(leader))
         else:
-            self._reply_members(request)
-
-    def _reply_members(self, request: Request) -> None:
-        config = self._group.raw.raft.tracker.config
-        voters = sorted(config.voters.ids())
-        learners = sorted({*config.learners, *config.learners_next})
-        request.reply(requests.encode(requests.MembersReply(voters, learners)))
+            self._forward(request, requests.MEMBERS, requests.encode(msgspec.structs.replace(asked, forwarded=True)))
 
     # Errors
 
