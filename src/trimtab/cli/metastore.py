@@ -260,6 +260,8 @@ def status(
     )
     if reply.disk_full:
         console.print(f"[bold red]{reply.disk_full}[/]")
+    if reply.removed:
+        console.print(f"[bold red]{reply.removed}[/]")
     table = Table("member", "address", "role", "matched")
     for member in reply.members:
         role = "leader" if member.raft_id == reply.leader else "voter" if member.voter else "learner"

@@ -123,6 +123,7 @@ class StatusReply(msgspec.Struct, array_like=True, frozen=True):
     checksum: bytes
     disk_full: str
     members: list[MemberStatus]
+    removed: str = ""
 
 
 class MembersChange(enum.IntEnum):

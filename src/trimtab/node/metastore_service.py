@@ -201,6 +201,7 @@ class MetastoreService:
                     checksum=metastore.checksum,
                     disk_full=self._host.full(),
                     members=members,
+                    removed=instance.removed,
                 )
             )
         )
