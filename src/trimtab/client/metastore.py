@@ -68,7 +68,7 @@ _BACKOFF_MAX_S = 0.3
 _REISSUES = 2
 # Worth another try: the cluster is between leaders, or short of room for a moment.
 _OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer", "stalled"}
-_TRY_AGAIN = {"not_leader", "removed", "refused", "overwritten", "overloaded", "disk_full", "removed", *_OUTCOME_UNKNOWN}
+_TRY_AGAIN = {"not_leader", "removed", "refused", "overwritten", "overloaded", "disk_full", *_OUTCOME_UNKNOWN}
 # The request itself is at fault.
 _NOT_AGAIN = {"invalid", "compacted", "future_revision", "unknown_method", "too_large"}
 _WRITES = {INVOKE, MEMBERS}

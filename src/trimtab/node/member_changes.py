@@ -28,7 +28,7 @@ from trimtab.metastore.requests import MembersChange, MembersRequest
 from trimtab.metastore.results import InvokeResult
 from trimtab.net.server import Request
 from trimtab.node.errors import ProposalRefused
-from trimtab.node.members import InstanceRecord, instance_key, parse_instance
+from trimtab.node.members import MAX_RAFT_ID, InstanceRecord, instance_key, parse_instance
 from trimtab.node.settings import SettingsError, split_address
 from trimtab.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from trimtab.raft.progress import ProgressState
@@ -36,7 +36,6 @@ from trimtab.raft.progress import ProgressState
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
 
-MAX_RAFT_ID = 2**63 - 1
 _TRANSFER_S = 5.0
 _UNDER_WAY = "another change of the members is under way; try again when it is done"
 
