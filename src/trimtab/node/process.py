@@ -20,8 +20,11 @@ from typing import Any
 
 import uvloop
 
+from trimtab.metastore.errors import MetastoreError
+from trimtab.net.errors import NetError
 from trimtab.node.instance import Instance
 from trimtab.node.settings import Settings, SettingsError
+from trimtab.raft.errors import RaftError
 from trimtab.storage.port import DiskFull, StorageError
 from trimtab.storage.rocks import RocksDisk
 
@@ -42,7 +45,8 @@ def run(settings: Settings, data_dir: Path) -> int:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         return uvloop.run(_run(settings, data_dir))
-    except (SettingsError, StorageError, OSError) as error:
+    except (SettingsError, StorageError, MetastoreError, RaftError, NetError, OSError) as error:
+        # Settings, certificates, a disk or data that can't be used: a sentence helps the operator, a traceback doesn't.
         log_line(settings.instance_id, f"could not start: {error}")
         return 1
 
@@ -80,6 +84,12 @@ async def _live(settings: Settings, data_dir: Path, told: asyncio.Future[Any]) -
         wall_ms=lambda: time.time_ns() // 1_000_000,
         story=lambda line: log_line(settings.instance_id, line),
     )
+    if settings.exposed:
+        log_line(
+            settings.instance_id,
+            f"warning: {settings.listen} is reachable from other machines and TLS is off: whoever connects can read "
+            "and change everything; give --tls-authority, --tls-certificate and --tls-key",
+        )
     await instance.start()
     # What exists now lives as long as the process; the collector need not look at it again and again.
     gc.collect()

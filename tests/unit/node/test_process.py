@@ -1,84 +1,74 @@
-"""An instance as a process: it outlives a full disk, ends when told to, and says why when it must."""
+"""A member that can't start says why in its last line and ends with exit code 1, without a traceback."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections.abc import Callable
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import uvloop
 
-from trimtab.client.metastore import MetastoreClient
+from trimtab.metastore.errors import DamagedStore, UnknownFormat
+from trimtab.metastore.layout import FORMAT, FORMAT_KEY, STATE_KEY
 from trimtab.node import process
-from trimtab.node.instance import Instance
-from trimtab.node.settings import Limits, Settings
-from trimtab.storage.port import DiskFull, SyncFailed
+from trimtab.node.settings import Settings, TlsFiles
+from trimtab.raft.errors import InvariantViolated
+from trimtab.storage.rocks import RocksDisk
 
 
 @pytest.fixture
-def settings(free_ports: Callable[[int], list[int]]) -> Settings:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    return Settings("i1", address, (address,), limits=Limits(disk_reserve_bytes=0))
+def settings() -> Settings:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return Settings("i1", address, (address,))
 
 
-@pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Instance]:
-    """The instances a process makes, in order."""
-    made: asyncio.Queue[Instance] = asyncio.Queue()
-
-    class Remembered(Instance):
-        async def start(self) -> None:
-            await super().start()
-            made.put_nowait(self)
-
-    monkeypatch.setattr(process, "Instance", Remembered)
-    return made
+def test_certificates_that_are_not_there(settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "missing.pem"
+    assert process.run(replace(settings, tls=TlsFiles(missing, missing, missing)), tmp_path / "data") == 1
+    assert "could not start: cannot use" in capfd.readouterr().err
 
 
-async def next_of(lives: asyncio.Queue[Instance]) -> Instance:
-    return await asyncio.wait_for(lives.get(), 20)
+def test_a_data_directory_that_is_a_file(settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").write_text("")
+    assert process.run(settings, tmp_path / "data") == 1
+    assert "could not start: " in capfd.readouterr().err
 
 
-def test_after_running_out_of_space_it_starts_anew_with_everything_acknowledged(
-    settings: Settings, lives: asyncio.Queue[Instance], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [({FORMAT_KEY: b"trimtab from the future"}, "format"), ({FORMAT_KEY: None, STATE_KEY: b"x"}, "damaged")],
+)
+def test_a_metastore_that_can_not_be_read(
+    settings: Settings,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    written: dict[bytes, bytes | None],
+    says: str,
 ) -> None:
-    async def story() -> int:
-        running = asyncio.ensure_future(process._run(settings, tmp_path))
-        first = await next_of(lives)
-        client = await MetastoreClient.connect([settings.listen])
-        await client.put(b"a", b"1")
-        first.fail(DiskFull("metastore", free_bytes=0, reserve_bytes=0))
-        await next_of(lives)
-        entry = await client.get(b"a")
-        assert entry is not None and entry.value == b"1"
-        await client.close()
-        os.kill(os.getpid(), signal.SIGTERM)
-        return await asyncio.wait_for(running, 20)
-
-    assert uvloop.run(story()) == 0
-    said = capsys.readouterr().err
-    assert "waiting for space: disk full" in said and "starting anew" in said and said.endswith("stopped\n")
-
-
-def test_after_a_failed_sync_it_ends_with_the_reason(
-    settings: Settings, lives: asyncio.Queue[Instance], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def story() -> int:
-        running = asyncio.ensure_future(process._run(settings, tmp_path))
-        (await next_of(lives)).fail(SyncFailed("the disk is gone"))
-        return await asyncio.wait_for(running, 20)
-
-    assert uvloop.run(story()) == 1
-    assert capsys.readouterr().err.endswith("stopped: the disk is gone\n")
-
-
-def test_what_can_not_start_says_why_in_one_line(
-    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "instance.json").write_text("{}")
+    store = RocksDisk(tmp_path).open("metastore", wal=False)
+    batch = store.batch()
+    for key, value in written.items():
+        batch.put(key, FORMAT if value is None else value)
+    store.write(batch)
+    store.close()
     assert process.run(settings, tmp_path) == 1
-    said = capsys.readouterr().err
-    assert "could not start" in said and "instance.json" in said and "Traceback" not in said
+    error = capfd.readouterr().err
+    assert "could not start: " in error and says in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("error", [InvariantViolated("a gap"), DamagedStore("a hole"), UnknownFormat("too new")])
+def test_anything_else_that_the_data_does_not_allow(
+    settings: Settings,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    async def start(_instance: object) -> None:
+        raise error
+
+    monkeypatch.setattr("trimtab.node.instance.Instance.start", start)
+    assert process.run(settings, tmp_path) == 1
+    assert str(error) in capfd.readouterr().err
