@@ -70,6 +70,17 @@ def test_a_key_is_put_read_listed_changed_and_deleted(cli: Cli) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.slow
+def test_a_range_larger_than_a_message_is_shown_to_its_end(cli: Cli) -> None:
+    for number in range(6):
+        cli.ok("put", f"large/{number}", "-", stdin="v" * 300_000)
+    lines = cli.ok("range", "large/").splitlines()
+    assert [line[:10] for line in lines] == [f"large/{number} = " for number in range(6)]
+    more = cli("range", "large/", "--limit", "5", "--keys-only")
+    assert len(more.stdout.splitlines()) == 5 and "there are more keys, from 'large/5' on" in more.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
 def test_what_is_wrong_is_said_in_a_sentence_with_an_exit_code(
     cli: Cli, free_ports: Callable[[int], list[int]]
 ) -> None:
@@ -82,7 +93,9 @@ def test_what_is_wrong_is_said_in_a_sentence_with_an_exit_code(
     assert "in the cluster already" in cli.refused("members", "add", "1", "127.0.0.1:9")
     assert "the last voter can't be removed" in cli.refused("members", "remove", "1")
     assert "is not in the cluster" in cli.refused("members", "promote", "7")
-    assert "HOST:PORT" in cli.refused("members", "add", "9", "nowhere")
+    assert "HOST:PORT" in cli.refused("members", "add", "9", "nowhere", code=2)
+    assert "member 99 is not in the cluster" in cli.refused("members", "transfer", "99")
+    assert "is the system's" in cli.refused("put", "instances/1", "x")
     nobody = Cli(f"127.0.0.1:{free_ports(1)[0]}")
     assert "no answer" in nobody.refused("get", "k", "--timeout", "0.5")
     alone = nobody("get", "k", peer=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from trimtab.cli.contact import Contact, JsonOption, contact_addresses, with_contact
+from trimtab.cli.contact import Contact, JsonOption, checked_address, contact_addresses, with_contact
 from trimtab.cli.errors import CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _run(contact: Contact, work: Callable[[MetastoreClient], Awaitable[T]], *, l
 
     from trimtab.client.errors import Error
     from trimtab.client.metastore import MetastoreClient
-    from trimtab.metastore.errors import MetastoreError
+    from trimtab.net.errors import NetError
 
     addresses = contact_addresses(contact.peers)
 
@@ -61,7 +61,7 @@ def _run(contact: Contact, work: Callable[[MetastoreClient], Awaitable[T]], *, l
 
     try:
         return uvloop.run(connected())
-    except (Error, MetastoreError, OSError) as error:
+    except (Error, NetError, OSError) as error:
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
 
 
@@ -136,7 +136,7 @@ def delete(
 def range_(
     contact: Contact,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most this many keys.")] = 1_000,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many keys.")] = 1_000,
     revision: RevisionOption = 0,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
     local: LocalOption = False,
@@ -145,22 +145,34 @@ def range_(
 ) -> None:
     """Show all keys that begin with a prefix."""
     from trimtab.metastore.layout import prefix_end
+    from trimtab.metastore.limits import MAX_RANGE_LIMIT
 
-    low = _bytes(prefix, as_hex)
-    page = _run(
-        contact,
-        lambda client: client.range(
-            low, prefix_end(low), revision=revision, limit=limit, keys_only=keys_only, linearizable=not local
-        ),
-        local=local,
-    )
-    for entry in page.entries:
-        if as_json:
-            print(json.dumps(_as_dict(entry, as_hex)))
-        else:
-            print(_text(entry.key, as_hex) + ("" if keys_only else f" = {_text(entry.value, as_hex)}"))
-    if page.next_key is not None:
-        print(f"trimtab: there are more keys; raise --limit or begin later than {page.next_key!r}.", file=sys.stderr)
+    begin = _bytes(prefix, as_hex)
+
+    async def show(client: MetastoreClient) -> None:
+        low: bytes | None = begin
+        at, left = revision, limit
+        # A page ends where a message is full; only the end of the range or the limit ends the list.
+        while low is not None and left:
+            page = await client.range(
+                low,
+                prefix_end(begin),
+                revision=at,
+                limit=min(left, MAX_RANGE_LIMIT),
+                keys_only=keys_only,
+                linearizable=not local,
+            )
+            for entry in page.entries:
+                if as_json:
+                    print(json.dumps(_as_dict(entry, as_hex)))
+                else:
+                    print(_text(entry.key, as_hex) + ("" if keys_only else f" = {_text(entry.value, as_hex)}"))
+            low, at, left = page.next_key, page.revision, left - len(page.entries)
+        if low is not None:
+            there = f"there are more keys, from '{_text(low, as_hex)}' on; raise --limit"
+            print(f"trimtab: {there} (this was revision {at}).", file=sys.stderr)
+
+    _run(contact, show, local=local)
 
 
 def invoke(
@@ -176,9 +188,12 @@ def invoke(
         if source == "-":
             source = sys.stdin.read()
         elif source.startswith("@"):
-            source = Path(source[1:]).read_text()
+            source = Path(source[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"can't read the invoke: {error}.") from error
+    try:
         command = parse_invoke(source)
-    except (InvalidInvoke, OSError, UnicodeDecodeError) as error:
+    except InvalidInvoke as error:
         raise WrongUsage(f"{error}.") from error
     result = _run(contact, lambda client: client.invoke(command))
     yields = result.yields if isinstance(result.yields, bool) else _text(result.yields, as_hex)
@@ -281,7 +296,7 @@ def add(
     """Add a member as a learner; promote it when it has caught up."""
     from trimtab.metastore.requests import MembersChange, MembersRequest
 
-    request = MembersRequest([(MembersChange.ADD_LEARNER, raft_id)], address, instance_id)
+    request = MembersRequest([(MembersChange.ADD_LEARNER, raft_id)], checked_address(address), instance_id)
     _change(request, contact, as_json)
 
 

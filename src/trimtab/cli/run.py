@@ -24,6 +24,12 @@ def run(
     ],
     data_dir: Annotated[Path, typer.Option("--data-dir", help="Where this instance keeps its data.")],
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:3301",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            "--advertise", metavar="HOST:PORT", help="Where others reach this instance, if not where it listens."
+        ),
+    ] = "",
     cluster_id: Annotated[str, typer.Option("--cluster-id", help="The name of the cluster.")] = "trimtab",
     raft_id: Annotated[
         int, typer.Option("--raft-id", help="Only for an instance that is no founder: a number never used before.")
@@ -53,6 +59,7 @@ def run(
         settings = Settings(
             instance_id=instance_id,
             listen=listen,
+            advertise=advertise,
             peers=tuple(peer),
             cluster_id=cluster_id,
             raft_id=raft_id,
