@@ -2,7 +2,7 @@
 
 State is a function of the log, so members that reached a revision must have the same checksum there, for ever. If a
 majority of the voters agree on another checksum than ours at one revision, it is this member that is wrong: it has to
-stop before it serves or votes with that state, and receive a snapshot. If somebody differs and no majority has
+stop before it serves or votes with that state, and is replaced by a new member. If somebody differs and no majority has
 spoken, nothing is proven yet: ask the others for their checksum *at that revision*. A majority that agrees with us is
 an answer too: then it is the other one that has to stop, and will find out by itself.
 """
@@ -69,8 +69,8 @@ def judge(
                 return Judgement(
                     Verdict.DIVERGED,
                     f"at revision {revision} members {_list(camp)}, a majority of the voters, have checksum "
-                    f"{checksum.hex()} and this member has {own.hex()}: its state is wrong; stop it, remove its "
-                    "metastore and let it receive a snapshot",
+                    f"{checksum.hex()} and this member has {own.hex()}: its state is wrong; remove it from the "
+                    "cluster, empty its data directory, and start and add it under a new raft id",
                     revision,
                     differing,
                 )

@@ -68,8 +68,8 @@ class DamagedStore(MetastoreError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the metastore's store is damaged: {what}; do not use this copy: "
-            "remove it and let the instance receive a snapshot from its peers"
+            f"the metastore's store is damaged: {what}; do not use this copy: remove the member from the cluster, "
+            "empty its data directory, and start and add it under a new raft id"
         )
 
 

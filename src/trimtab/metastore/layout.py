@@ -179,6 +179,6 @@ def check_format(store: OrderedStore) -> bool:
     if found[:-1] == FORMAT[:-1]:
         raise UnknownFormat(
             f"the metastore's data has format {found[-1]}, this version reads format {FORMAT[-1]}; "
-            "run the version that wrote it, or remove it and let the instance receive a snapshot"
+            "run the version that wrote it, or remove the member, empty its directory, and add it under a new raft id"
         )
     raise UnknownFormat(f"the metastore's data has an unknown format {found[:32]!r}; check the name of the store")

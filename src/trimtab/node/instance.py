@@ -353,8 +353,11 @@ class Instance:
             return
         try:
             raft_id, record = parse_instance(key, value)
-            split_address(record.address)
+            if record.removed and raft_id not in self._configuration():
+                # It came and went while this member was away. The mark is set while the id is in the configuration.
+                self.acquaintances.removed.add(raft_id)
             if not self.admission.removed(raft_id):
+                split_address(record.address)
                 self.members.update([(raft_id, record.address)])
         except ValueError as error:
             self.story(f"ignored an unusable instance record: {error}")

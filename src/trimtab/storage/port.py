@@ -60,7 +60,7 @@ class Corrupt(StorageError):
         self.what = what
         self.what_to_do = what_to_do or (
             "do not start this instance on the damaged files; restore the directory from a copy, "
-            "or remove the instance and let its replicas be rebuilt from its peers"
+            "or remove the member from the cluster, empty its directory, and start and add it under a new raft id"
         )
         at = "" if offset is None else f" at byte {offset}"
         super().__init__(f"corrupt: {where}{at}: {what}; {self.what_to_do}")

@@ -39,7 +39,7 @@ def test_one_that_differs_is_a_suspicion() -> None:
 def test_a_majority_that_agrees_otherwise_convicts() -> None:
     judgement = judged({2: (10, BAD), 3: (10, BAD)})
     assert judgement.verdict is Verdict.DIVERGED
-    assert "members 2, 3, a majority of the voters" in judgement.why and "stop it" in judgement.why
+    assert "members 2, 3, a majority of the voters" in judgement.why and "under a new raft id" in judgement.why
 
 
 @pytest.mark.parametrize("other", [WORSE, GOOD])

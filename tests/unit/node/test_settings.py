@@ -1,8 +1,10 @@
 """An instance is told what it is before it does anything; what can't work is refused with the way out."""
 
+from pathlib import Path
+
 import pytest
 
-from trimtab.node.settings import Settings, SettingsError, split_address
+from trimtab.node.settings import Settings, SettingsError, TlsFiles, split_address
 
 PEERS = ("127.0.0.1:3301", "127.0.0.1:3311", "127.0.0.1:3321")
 
@@ -30,6 +32,37 @@ def test_a_newcomer_with_a_founders_number_is_refused() -> None:
 def test_a_number_that_contradicts_the_peer_list_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"contradicts"):
         Settings("i1", PEERS[0], PEERS, raft_id=3)
+
+
+def test_an_instance_is_known_by_the_address_it_advertises() -> None:
+    settings = Settings("i2", "0.0.0.0:3311", PEERS, advertise=PEERS[1])
+    assert settings.founder and settings.member_id == 2 and settings.address == PEERS[1]
+    with pytest.raises(SettingsError, match=r"--advertise HOST:PORT"):
+        Settings("i2", "0.0.0.0:3311", PEERS)
+
+
+def test_a_newcomer_may_stand_where_a_removed_founder_stood() -> None:
+    settings = Settings("i2", PEERS[1], PEERS, raft_id=7)
+    assert settings.member_id == 7 and not settings.founder
+
+
+@pytest.mark.parametrize(
+    ("listen", "exposed"),
+    [
+        ("127.0.0.1:1", False),
+        ("127.8.8.8:1", False),
+        ("localhost:1", False),
+        ("[::1]:1", False),
+        ("0.0.0.0:1", True),
+        ("[::]:1", True),
+        ("10.0.0.1:1", True),
+        ("db1.example:1", True),
+    ],
+)
+def test_only_loopback_is_not_exposed_without_tls(listen: str, exposed: bool) -> None:
+    assert Settings("i4", listen, PEERS, raft_id=4).exposed is exposed
+    tls = TlsFiles(Path("a"), Path("c"), Path("k"))
+    assert not Settings("i4", listen, PEERS, raft_id=4, tls=tls).exposed
 
 
 def test_founders_with_the_peers_in_another_order_have_another_genesis() -> None:
