@@ -209,3 +209,12 @@ def test_clients_may_read_and_watch_the_instances_but_not_change_them(operator: 
         refused = operator.do(work)
         assert isinstance(refused, InvalidRequest) and "is the system's" in str(refused)
     assert isinstance(operator.do(lambda client: client.put(b"instances", b"x")), int)
+
+
+def test_a_leader_that_is_removed_leaves_the_others_to_answer_for_it(operator: Operator) -> None:
+    gone = operator.leader.raft_id
+    done = operator.change(REMOVE, gone)
+    assert isinstance(done, MembersReply) and gone not in done.voters, done
+    operator.world.run(operator.world.now + 3)
+    assert operator.leader.raft_id != gone
+    assert operator.change(REMOVE, gone) == done
