@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.cluster.members import Members
-from tests.cluster.watching import caught_up, everything, leader_of, run, same_state, status_of, until
+from tests.cluster.watching import caught_up, everything, leader_of, outage_s, run, same_state, status_of, until
 from trimtab.client.metastore import MetastoreClient
 from trimtab.metastore.requests import MembersChange, MembersRequest
 
@@ -68,9 +68,19 @@ def test_each_member_killed_in_turn_during_ten_thousand_puts_loses_nothing(membe
     for moment, victim, led in killed:
         if not led:
             continue
-        inside = [each for each in times if moment - 1 < each < moment + 10]
-        gap_s = max(late - early for early, late in itertools.pairwise(inside))
+        gap_s = outage_s(times, moment)
         assert gap_s < 2, f"{gap_s:.2f} s without service after the leader (member {victim}) was killed"
+
+
+def test_an_outage_is_measured_from_the_kill_however_long_it_was() -> None:
+    steady = [number / 10 for number in range(100)]
+    assert outage_s(steady, 5.0) == pytest.approx(0.1)
+    assert outage_s([each for each in steady if not 5.0 < each < 5.9], 5.0) == pytest.approx(0.9)
+    assert outage_s([each for each in steady if each < 5] + [40.0], 5.0) == pytest.approx(35.1)
+    # What was under way when the leader died may still be acknowledged a little later.
+    assert outage_s([each for each in steady if each < 5] + [5.01, 40.0], 5.0) == pytest.approx(34.99)
+    with pytest.raises(AssertionError, match="nothing"):
+        outage_s([each for each in steady if each < 5], 5.0)
 
 
 async def _at_least(what: dict[bytes, bytes], count: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import uvloop
@@ -14,6 +15,8 @@ from trimtab.metastore.layout import prefix_end
 from trimtab.metastore.requests import StatusReply
 
 T = TypeVar("T")
+# Acknowledgements of a member that was killed may still arrive for so long.
+_ECHO_S = 0.2
 
 
 def run(work: Awaitable[T]) -> T:
@@ -47,6 +50,15 @@ async def until(happened: Callable[[], Awaitable[bool]], what: str, timeout_s: f
     while not await happened():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for: {what}"
         await asyncio.sleep(0.05)
+
+
+def outage_s(times: Sequence[float], killed_at: float) -> float:
+    """The longest time without an acknowledgement that began before or just after a kill, whenever it ended."""
+    assert times[0] < killed_at, "nothing was acknowledged before the kill"
+    assert times[-1] > killed_at + _ECHO_S, "nothing was acknowledged after the kill"
+    return max(
+        late - early for early, late in itertools.pairwise(times) if late > killed_at and early < killed_at + _ECHO_S
+    )
 
 
 async def leader_of(addresses: list[str]) -> int:
