@@ -177,6 +177,10 @@ class Checks:
             acknowledged = self.acknowledged.get((member, message.term), 0)
             self.acknowledged[member, message.term] = max(acknowledged, message.index)
             known = self.members[member]
+            if message.term < known.term:
+                # Late, for a slow disk: a newer leader may have replaced the entry. Whoever elected that one did not have
+                # the entry when it voted, so no quorum can be made of such answers.
+                return
             entry_term = known.term_at(message.index)
             if entry_term is None:
                 if message.index > known.last_index:

@@ -212,6 +212,15 @@ def test_a_member_that_comes_back_without_what_it_never_acknowledged_is_fine() -
     members.look(2)
 
 
+def test_a_late_acknowledgement_of_what_a_newer_leader_replaced_is_fine() -> None:
+    members = Members()
+    members.append(2, entry(2, 1), entry(3, 1))
+    late = Message(MessageType.APP_RESP, 1, 2, 1, index=3)
+    members.raft(2).term = 2
+    members.append(2, entry(2, 2, b"new"))
+    members.checks.message(2, late)
+
+
 def test_a_term_that_goes_back_over_a_promise_is_found() -> None:
     members = Members()
     members.raft(2).term = 5
