@@ -36,7 +36,7 @@ def caught_up_with(one: str, other: str) -> Callable[[], object]:
 @pytest.mark.cluster
 def test_a_write_is_not_forgotten_by_a_wiped_member_and_one_that_was_down(members: Members) -> None:
     members.start(1, 2, 3)
-    one, two, three = members.addresses
+    one, _, three = members.addresses
     said("put", "before", "1", peer=one)
     run(until(caught_up_with(three, one), "the third member to have it"))
     members.kill(3)
