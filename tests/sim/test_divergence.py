@@ -34,6 +34,8 @@ def test_a_member_whose_state_differs_from_the_majoritys_stops_and_the_others_go
         world.run(world.now + 2)
         # From here on the simulator's own invariants are off: they would see the difference at once.
         world.after_event = None
+        stopped: list[str] = []
+        world.fail = stopped.append  # type: ignore[method-assign]
         instances = {number: member.instance for number, member in cluster.members.items()}
         victim = instances[wrong]
         assert victim is not None
@@ -41,6 +43,7 @@ def test_a_member_whose_state_differs_from_the_majoritys_stops_and_the_others_go
         world.run_until_done(client.spawn(put(b"c", b"d")), world.now + 20)
         world.run(world.now + 5)
         assert isinstance(victim.failure, Diverged)
+        assert len(stopped) == 1 and stopped[0].startswith(f"n{wrong} stopped itself")
         assert "a majority of the voters" in str(victim.failure)
         for number, instance in instances.items():
             if number != wrong:
