@@ -178,8 +178,8 @@ class Checks:
             self.acknowledged[member, message.term] = max(acknowledged, message.index)
             known = self.members[member]
             if message.term < known.term:
-                # Late, for a slow disk: a newer leader may have replaced the entry. Whoever elected that one did not have
-                # the entry when it voted, so no quorum can be made of such answers.
+                # Late, for a slow disk: a newer leader may have replaced the entry. Whoever elected that one did not
+                # have the entry when it voted, so no quorum can be made of such answers.
                 return
             entry_term = known.term_at(message.index)
             if entry_term is None:

@@ -109,7 +109,7 @@ class SimCluster:
         process.start()
         member.group = None
         self.world.tell(member.name, "starts" if process.lives == 1 else f"starts again (life {process.lives})")
-        process.spawn(self._live(member), name=member.name)
+        process.launch(self._live(member), name=member.name)
 
     async def _live(self, member: SimMember) -> None:
         process = member.process

@@ -69,13 +69,13 @@ class Nemesis:
         rates = self.cluster.plan.rates
         for fault, story in stories.items():
             if fault in rates:
-                self._tasks.append(self.world.control.spawn(story(rates[fault]), name=fault.value))
+                self._tasks.append(self.world.control.launch(story(rates[fault]), name=fault.value))
         if Fault.MEMBERSHIP in rates or Fault.TRANSFER in rates:
             self._admin.start()
         if Fault.MEMBERSHIP in rates:
-            self._tasks.append(self._admin.spawn(self._membership(rates[Fault.MEMBERSHIP]), name="membership"))
+            self._tasks.append(self._admin.launch(self._membership(rates[Fault.MEMBERSHIP]), name="membership"))
         if Fault.TRANSFER in rates:
-            self._tasks.append(self._admin.spawn(self._transfers(rates[Fault.TRANSFER]), name="transfers"))
+            self._tasks.append(self._admin.launch(self._transfers(rates[Fault.TRANSFER]), name="transfers"))
         if Fault.STRIKE in rates:
             # Not both in one run: a silenced member that is killed as well never gets to speak again.
             if self._rng("strikes").random() < 0.5:
@@ -340,7 +340,7 @@ class Nemesis:
                     pairs += [(other, member.host) for other in others]
                 self._tell(f"cut off {member.name}, just elected")
                 seconds = 0.2 + rng.random() * 1.5
-                self.world.control.spawn(self._cut(pairs, seconds), name="strike")
+                self.world.control.launch(self._cut(pairs, seconds), name="strike")
 
     def _asks_for_votes(self, member: SimMember, message: Message) -> None:
         """A candidate that may hear its votes, but is not heard any more: elected, it can replicate nothing."""

@@ -39,7 +39,7 @@ class SimClient:
 
     def start(self) -> None:
         self.process.start()
-        self._working = self.process.spawn(self._work(), name=self.name)
+        self._working = self.process.launch(self._work(), name=self.name)
 
     async def _work(self) -> None:
         plan, rng = self.cluster.plan, self.rng

@@ -116,6 +116,16 @@ class Process:
             raise RuntimeError(f"process {self.name} is dead")
         return self.loop.create_task(coroutine, name=name)
 
+    def launch(self, coroutine: Any, name: str | None = None) -> asyncio.Task[Any]:
+        """Like `spawn`, for what nobody waits for: an error in it is a failure of the run."""
+        task = self.spawn(coroutine, name)
+        task.add_done_callback(self._launched)
+        return task
+
+    def _launched(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.loop_error(self, {"message": f"task {task.get_name()} failed", "exception": error})
+
     def __repr__(self) -> str:
         return f"<process {self.name}>"
 

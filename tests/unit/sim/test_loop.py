@@ -191,6 +191,19 @@ def test_an_error_nobody_caught_fails_the_run_and_names_the_process() -> None:
             world.run(2)
 
 
+def test_an_error_in_a_task_nobody_waits_for_fails_the_run() -> None:
+    async def wrong() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("boom")
+
+    with World(1) as world:
+        process = world.process("one", "10.0.0.1")
+        process.start()
+        process.launch(wrong(), name="work")
+        with pytest.raises(SimulationFailure, match=r"unhandled error in one: task work failed: ValueError: boom"):
+            world.run(2)
+
+
 def test_a_callback_that_rearms_itself_at_once_for_ever_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trimtab.sim.world.MAX_EVENTS_AT_ONE_INSTANT", 1000)
     with World(1) as world:
