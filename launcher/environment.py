@@ -220,7 +220,9 @@ import sys
 
 from trimtab.__main__ import main
 
-sys.exit(main())
+# Worker processes import this file again, under another name.
+if __name__ == "__main__":
+    sys.exit(main())
 """
     if " " not in str(python) and len(str(python)) < 120:
         script = f"#!{python}\n" + script.split("'''\n")[1]
