@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.errors import WrongUsage
+from trimtab.cli.errors import CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
     from trimtab.sim.run import Outcomes
@@ -87,6 +87,17 @@ def _one(seed: int, scenario: str, trace: Path | None, as_json: bool) -> int:
 
 
 def _many(seeds: range, scenario: str, workers: int | None, fail_fast: bool, as_json: bool) -> int:
+    from trimtab.sim.runner import WorkerDied
+
+    try:
+        report = _run_many(seeds, scenario, workers, fail_fast, as_json)
+    except WorkerDied as error:
+        raise CommandFailed(f"{error}.") from error
+    _tell_many(report, as_json)
+    return 1 if report.failed else 0
+
+
+def _run_many(seeds: range, scenario: str, workers: int | None, fail_fast: bool, as_json: bool) -> Report:
     from trimtab.sim.runner import run_seeds
 
     shows_progress = sys.stderr.isatty() and not as_json
@@ -104,11 +115,8 @@ def _many(seeds: range, scenario: str, workers: int | None, fail_fast: bool, as_
                 bad += not outcome.passed
                 progress.update(task, advance=1, description=f"seeds, {bad} failed" if bad else "seeds")
 
-            report = run_seeds(seeds, scenario, workers=workers, fail_fast=fail_fast, on_done=done)
-    else:
-        report = run_seeds(seeds, scenario, workers=workers, fail_fast=fail_fast)
-    _tell_many(report, as_json)
-    return 1 if report.failed else 0
+            return run_seeds(seeds, scenario, workers=workers, fail_fast=fail_fast, on_done=done)
+    return run_seeds(seeds, scenario, workers=workers, fail_fast=fail_fast)
 
 
 def _tell_many(report: Report, as_json: bool) -> None:

@@ -8,12 +8,17 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import partial
 
 from trimtab.sim.run import Outcomes, run_seed
 
 SEEDS_PER_PROCESS = 200
+
+
+class WorkerDied(Exception):
+    """The seeds could not be run; this says nothing about them."""
 
 
 @dataclass
@@ -71,14 +76,29 @@ def run_seeds(
                 if take(_one(scenario, seed)):
                     break
         else:
-            # Leaving the block ends the processes, whatever they are doing.
-            with multiprocessing.get_context("spawn").Pool(count, _prepare, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-                for outcome in pool.imap_unordered(partial(_one, scenario), seeds):
-                    if take(outcome):
-                        break
+            _share_out(seeds, scenario, count, take)
     finally:
         report.seconds = time.monotonic() - began
     return report
+
+
+def _share_out(seeds: Sequence[int], scenario: str, count: int, take: Callable[[Outcomes], bool]) -> None:
+    """Run seeds in processes until there are no more or `take` has seen enough. Raises WorkerDied."""
+    # An executor gives up when a worker dies; a pool would start another one, and another, for ever.
+    pool = ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), _prepare, max_tasks_per_child=SEEDS_PER_PROCESS
+    )
+    try:
+        for done in as_completed([pool.submit(_one, scenario, seed) for seed in seeds]):
+            if take(done.result()):
+                break
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            "a worker process ended without an answer (killed, out of memory, or it can't import the package); "
+            "run the seeds again, or one of them alone with --seed"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare() -> None:
