@@ -111,7 +111,9 @@ class Instance:
             founders = ConfState(voters=tuple(range(1, len(settings.peers) + 1)))
             group_log.bootstrap(founders, index=_BOOTSTRAP_INDEX, term=1)
             self.log.write()
-            await self._synced()
+        # An earlier life may have left what only the page cache holds. Nothing of it may be applied, or promised to
+        # others, before it is durable: the machine's data could survive a power failure that the log's does not.
+        await self._synced()
         self.machine = MetastoreMachine(self._disk, "metastore", settings.limits, loop.call_soon)
         self.machine.recover(group_log.snapshot_metadata, _BOOTSTRAP_INDEX)
         self.cluster = self.host.add_group(
