@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LOCK_FILE = "requirements.lock"
+THIS_FILE = "launcher/environment.py"  # another version of it may make another environment
 # pip and setuptools come with the environment and may be upgraded in place; they are no part of the lock.
 NOT_LOCKED = ("pip", "setuptools", "wheel", "pkg_resources", "distribute")
 
@@ -111,7 +112,7 @@ def describe(root: Path, files: list[str]) -> str:
     lines = [
         os.path.realpath(root),
         os.path.realpath(root / ".venv/bin/python"),
-        f"{hashlib.sha256((root / LOCK_FILE).read_bytes()).hexdigest()}  {LOCK_FILE}",
+        *(f"{hashlib.sha256((root / name).read_bytes()).hexdigest()}  {name}" for name in (LOCK_FILE, THIS_FILE)),
     ]
     lines += [f"{(root / name).lstat().st_size} {name}" for name in files]
     return "\n".join(lines) + "\n"

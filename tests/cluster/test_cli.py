@@ -97,6 +97,6 @@ def test_what_is_wrong_is_said_in_a_sentence_with_an_exit_code(
     assert "member 99 is not in the cluster" in cli.refused("members", "transfer", "99")
     assert "is the system's" in cli.refused("put", "instances/1", "x")
     nobody = Cli(f"127.0.0.1:{free_ports(1)[0]}")
-    assert "no answer" in nobody.refused("get", "k", "--timeout", "0.5")
+    assert "nothing was executed" in nobody.refused("get", "k", "--timeout", "0.5")
     alone = nobody("get", "k", peer=False)
     assert alone.returncode == 2 and "--peer HOST:PORT" in alone.stderr

@@ -218,3 +218,12 @@ def test_a_leader_that_is_removed_leaves_the_others_to_answer_for_it(operator: O
     operator.world.run(operator.world.now + 3)
     assert operator.leader.raft_id != gone
     assert operator.change(REMOVE, gone) == done
+
+
+def test_a_member_that_was_never_heard_from_does_not_get_a_vote() -> None:
+    """In a young cluster it is within the allowed lag without ever having been there."""
+    with World(77) as world:
+        operator = Operator(world)
+        assert isinstance(operator.change(ADD, 9, "10.0.0.9:3301"), MembersReply)
+        refused = operator.change(PROMOTE, 9)
+        assert isinstance(refused, InvalidRequest) and "has not been heard from" in str(refused)

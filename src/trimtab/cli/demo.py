@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.contact import JsonOption
-from trimtab.cli.errors import CommandFailed
+from trimtab.cli.errors import CommandFailed, WrongUsage
 
 
 def demo(
@@ -31,6 +31,8 @@ def demo(
     from trimtab.playground.demo import DemoFailed, run
     from trimtab.playground.members import MemberFailed
 
+    if picture is not None and not picture.absolute().parent.is_dir():
+        raise WrongUsage(f"there is no directory for the picture {picture}.")
     # With --json standard output is the result alone; the story still helps whoever watches.
     console = Console(stderr=as_json, record=picture is not None, highlight=False, width=100 if picture else None)
     step = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,12 +76,21 @@ def _one(seed: int, scenario: str, trace: Path | None, as_json: bool) -> int:
     from trimtab.sim.run import run_seed
     from trimtab.sim.runner import Report
 
+    began = time.monotonic()
     outcome = run_seed(seed, scenario, tracing=trace is not None)
+    seconds = time.monotonic() - began
     if trace is not None:
-        trace.write_text("\n".join(outcome.trace) + "\n")
+        try:
+            trace.write_text("\n".join(outcome.trace) + "\n")
+        except OSError as error:
+            raise CommandFailed(f"can't write the trace to {trace}: {error.strerror}.") from error
     if as_json:
         failed = [] if outcome.passed else [outcome]
-        print(json.dumps(Report(scenario, 1, int(outcome.passed), failed, outcome.events, outcome.cpu_s).as_json()))
+        print(
+            json.dumps(
+                Report(scenario, 1, int(outcome.passed), failed, outcome.events, seconds, outcome.cpu_s).as_json()
+            )
+        )
     else:
         print(story.tell(outcome))
     return 0 if outcome.passed else 1

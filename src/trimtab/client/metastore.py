@@ -358,13 +358,15 @@ class MetastoreClient:
             waiting = [
                 asyncio.ensure_future(channel.wait_connected(remaining_s)) for channel in self._channels.values()
             ]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            # In the order of the channels, not of asyncio's sets: a simulated run must repeat itself.
-            for task in waiting:
-                if not task.done():
-                    task.cancel()
-                elif error := task.exception():
-                    self._last_failure = str(error)
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # In the order of the channels, not of asyncio's sets: a simulated run must repeat itself.
+                for task in waiting:
+                    if not task.done():
+                        task.cancel()
+                    elif error := task.exception():
+                        self._last_failure = str(error)
         return channel
 
     def _deadline(self, timeout_s: float | None) -> float:
@@ -406,8 +408,14 @@ class MetastoreClient:
                 raise (Timeout(f"{_MAYBE_DONE}: {error}") if sent else Overloaded(str(error))) from error
             remaining_s = deadline - self._loop.time()
             if remaining_s <= 0:
-                kind = Timeout if sent else Unavailable
-                raise kind(f"{method} got no answer in time; the last reason: {self._last_failure}")
+                if sent:
+                    raise Timeout(
+                        "no answer came in time, so it may or may not have been executed; "
+                        f"the last reason: {self._last_failure}"
+                    )
+                raise Unavailable(
+                    f"no member could do it in time, and nothing was executed; the last reason: {self._last_failure}"
+                )
             await asyncio.sleep(min(remaining_s, backoff_s * (0.5 + self._rng.random())))
             backoff_s = min(backoff_s * 2, _BACKOFF_MAX_S)
 

@@ -152,7 +152,15 @@ class MemberChanges:
         raft, allowed = self._group.raw.raft, self._instance.settings.limits.promote_lag_entries
         progress = raft.tracker.progress[raft_id]
         lag = raft.log.last_index() - progress.match
-        if progress.state is ProgressState.SNAPSHOT or lag > allowed:
+        # A young cluster's log is shorter than the allowed lag, so the numbers alone say nothing of a member that is
+        # not even there; as a voter it would only count against the majority.
+        if progress.match == 0 or not progress.recent_active:
+            raise SettingsError(
+                f"member {raft_id} has not been heard from; start it, and promote it when it has caught up"
+            )
+        if progress.state is ProgressState.SNAPSHOT:
+            raise SettingsError(f"member {raft_id} is still receiving a snapshot; try again shortly")
+        if lag > allowed:
             raise SettingsError(
                 f"member {raft_id} is {lag} entries behind; it may vote when it is within {allowed}: try again shortly"
             )
