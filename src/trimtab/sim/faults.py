@@ -78,7 +78,7 @@ class Nemesis:
             self._tasks.append(self._admin.launch(self._transfers(rates[Fault.TRANSFER]), name="transfers"))
         if Fault.STRIKE in rates:
             # Not both in one run: a silenced member that is killed as well never gets to speak again.
-            if self._rng("strikes").random() < 0.5:
+            if self._rng("strikes").random() < 0.4:
                 self.cluster.on_leader = self._new_leader
             else:
                 self.cluster.on_message.append(self._asks_for_votes)
@@ -163,7 +163,7 @@ class Nemesis:
     async def _partitions(self, rate: float) -> None:
         rng = self._rng("partition")
         while True:
-            await self._wait(rng, 1.0 / rate)
+            await self._wait(rng, 0.4 / rate)
             hosts = self._hosts()
             leader = self.cluster.leader()
             if leader is not None and rng.random() < 0.6:
@@ -182,14 +182,14 @@ class Nemesis:
                 # A busy machine: it hears everything, but its timers are late. It learns last that it leads no more.
                 leader.process.set_clock_rate(0.1 + rng.random() * 0.4)
                 self.world.tell(leader.name, f"its clock runs at {leader.process.clock_rate:.2f}")
-            await self._cut(pairs + [(other, one) for one, other in pairs], 0.2 + rng.random() * 2.0)
+            await self._cut(pairs + [(other, one) for one, other in pairs], 0.2 + rng.random() * 1.8)
             if leader is not None and Fault.SKEW not in self.cluster.plan.rates:
                 leader.process.set_clock_rate(1.0)
 
     async def _one_way(self, rate: float) -> None:
         rng = self._rng("one way")
         while True:
-            await self._wait(rng, 1.0 / rate)
+            await self._wait(rng, 0.4 / rate)
             hosts = self._hosts()
             one = rng.choice(hosts)
             others = [host for host in hosts if host != one and rng.random() < 0.7]
@@ -231,10 +231,12 @@ class Nemesis:
     async def _kills(self, rate: float) -> None:
         rng = self._rng("kill")
         while True:
-            await self._wait(rng, 0.9 / rate)
+            await self._wait(rng, 0.6 / rate)
             running = self.cluster.running()
+            leader = self.cluster.leader()
             if running:
-                self._kill_for_a_while(rng, rng.choice(running))
+                at_the_head = leader is not None and rng.random() < 0.3
+                self._kill_for_a_while(rng, leader if at_the_head and leader is not None else rng.choice(running))
 
     def _kill_for_a_while(self, rng: random.Random, member: SimMember) -> None:
         self.cluster.kill(member, rng.random() < 0.6)
@@ -285,10 +287,10 @@ class Nemesis:
         while True:
             member = rng.choice(list(self.cluster.members.values()))
             member.disk.slow_rate = rng.choice((0.1, 0.5, 1.0)) * (0.5 + 0.5 * rate)
-            member.disk.slow_s = rng.choice((0.05, 0.3, 1.0))
+            member.disk.slow_s = rng.choice((0.05, 0.4, 2.0))
             self.world.tell(member.name, f"one sync in {1 / max(member.disk.slow_rate, 0.01):.0f} is slow")
-            await self._wait(rng, 1.5)
-            if rng.random() < 0.5:
+            await self._wait(rng, 1.0)
+            if rng.random() < 0.3:
                 member.disk.slow_rate = 0.0
 
     async def _full_disks(self, rate: float) -> None:
@@ -401,7 +403,15 @@ class Nemesis:
             if client is not None:
                 await client.close()
         self.world.tell("admin", f"{words}: done")
+        self._after_change()
         return True
+
+    def _after_change(self) -> None:
+        """A change was made. Members whose disks are slow have not applied it, and may soon need another leader."""
+        leader = self.cluster.leader()
+        rng = self._rng(f"after change/{self.world.events}")
+        if Fault.KILL in self.cluster.plan.rates and leader is not None and rng.random() < 0.4:
+            self._later(rng.random() * 0.02, self._kill_for_a_while, rng, leader)
 
     async def _membership(self, rate: float) -> None:
         rng = self._rng("membership")
