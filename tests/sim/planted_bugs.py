@@ -67,7 +67,7 @@ BUGS = (
         "apply twice after a restart",
         "metastore/machine.py",
         "        self.applied_index = state.applied_index\n",
-        "        self.applied_index = max(state.applied_index - 1, 0)\n",
+        "        self.applied_index = state.applied_index - (state.applied_index > 1)\n",
     ),
     PlantedBug(
         "forget the configuration in a snapshot",
