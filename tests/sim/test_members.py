@@ -227,3 +227,17 @@ def test_a_member_that_was_never_heard_from_does_not_get_a_vote() -> None:
         assert isinstance(operator.change(ADD, 9, "10.0.0.9:3301"), MembersReply)
         refused = operator.change(PROMOTE, 9)
         assert isinstance(refused, InvalidRequest) and "has not been heard from" in str(refused)
+
+
+def test_of_two_voters_the_leader_can_not_be_taken_out_before_it_has_handed_over() -> None:
+    with World(78) as world:
+        operator = Operator(world)
+        follower = next(number for number in (1, 2, 3) if number != operator.leader.raft_id)
+        assert isinstance(operator.change(REMOVE, follower), MembersReply)
+        leader = operator.leader.raft_id
+        for what in (DEMOTE, REMOVE):
+            refused = operator.change(what, leader)
+            assert isinstance(refused, InvalidRequest) and "transfer leadership" in str(refused)
+        other = next(number for number in (1, 2, 3) if number not in (leader, follower))
+        assert isinstance(operator.change(TRANSFER, other), MembersReply)
+        assert isinstance(operator.change(REMOVE, leader), MembersReply)

@@ -115,6 +115,10 @@ class MemberChanges:
                 singles.append(ConfChangeSingle(ConfChangeType.REMOVE_NODE, raft_id))
         if not voters:
             raise SettingsError("the last voter can't be removed: nobody would be left to decide anything")
+        if len(config.voters.incoming) == 2 and self._host.raft_id in config.voters.incoming - voters:
+            # The other one may never learn that the change was committed; with a shorter log it could not be elected
+            # without the vote of the one that is gone.
+            raise SettingsError("of two voters the leader can't be taken out; transfer leadership to the other first")
         return singles, records
 
     def _to_add(self, raft_id: int, asked: MembersRequest) -> InstanceRecord | None:
