@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from trimtab.sim.run import Outcomes, run_seed
 
-SEEDS_PER_PROCESS = 200
-
 
 class WorkerDied(Exception):
     """The seeds could not be run; this says nothing about them."""
@@ -85,9 +83,8 @@ def run_seeds(
 def _share_out(seeds: Sequence[int], scenario: str, count: int, take: Callable[[Outcomes], bool]) -> None:
     """Run seeds in processes until there are no more or `take` has seen enough. Raises WorkerDied."""
     # An executor gives up when a worker dies; a pool would start another one, and another, for ever.
-    pool = ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), _prepare, max_tasks_per_child=SEEDS_PER_PROCESS
-    )
+    # Its workers live to the end: replacing them after so many tasks can deadlock in Python 3.11.
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare)
     try:
         for done in as_completed([pool.submit(_one, scenario, seed) for seed in seeds]):
             if take(done.result()):
