@@ -114,3 +114,6 @@ def _judge(history: History) -> None:
     report = history.judge(MAX_JUDGE_STEPS)
     if report.verdict is Verdict.NOT_LINEARIZABLE:
         raise SimulationFailure("what clients saw is not linearizable", str(report.explanation))
+    if report.verdict is Verdict.UNKNOWN:
+        # Undecided is not passed: a check that gives up silently proves nothing.
+        raise SimulationFailure(f"what clients saw could not be judged within {MAX_JUDGE_STEPS} steps")
