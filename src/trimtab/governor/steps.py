@@ -1,0 +1,159 @@
+"""Steps: what the governor wants done next, as values with a why.
+
+The executor knows only these shapes, not the rules behind them. It carries a step out in this order: hand over
+leadership, or change the members, or make the calls, or run the barrier; then write. Whatever fails is planned again
+from the state as it then is, by this leader or the next. So every step is idempotent, and its write is conditional on
+the records it was decided on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from trimtab.topology.protocol import JoinResponse
+
+
+class StepKind(enum.Enum):
+    """In the order of urgency; the value is the kind of the event it leaves behind."""
+
+    TRANSFER = "transfer"
+    VOTERS = "voters"
+    DOWN = "down"
+    REQUEST = "request"
+    ANSWER = "answer"
+    SYNC = "sync"
+    REPLICATE = "replicate"
+    SHARD = "shard"
+    ONLINE = "online"
+
+
+# How many steps of a kind may be in flight at once: a stuck one never starves the rest.
+SLOTS: dict[StepKind, int] = {
+    StepKind.TRANSFER: 1,
+    StepKind.VOTERS: 1,
+    StepKind.DOWN: 1,
+    StepKind.REQUEST: 1,
+    StepKind.ANSWER: 8,
+    StepKind.SYNC: 2,
+    StepKind.REPLICATE: 2,
+    StepKind.SHARD: 1,
+    StepKind.ONLINE: 1,
+}
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """What a step is about, to know it again while it is in flight."""
+
+    kind: StepKind
+    subjects: tuple[int, ...]  # raft ids; request numbers for REQUEST and ANSWER
+
+
+@dataclass(frozen=True)
+class Write:
+    """A conditional change of the metastore: `puts` if every key in `expect` is at that revision (0: absent).
+
+    `events` are appended to the log of events by the executor, in the same command.
+    """
+
+    expect: dict[bytes, int]
+    puts: dict[bytes, bytes] = field(default_factory=dict)
+    deletes: tuple[bytes, ...] = ()
+    events: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.puts and not self.deletes
+
+
+@dataclass(frozen=True)
+class Step:
+    """The base of all steps. `why` is a sentence an operator reads in `trimtab events`."""
+
+    kind: StepKind
+    why: str
+    subjects: tuple[int, ...]
+
+    @property
+    def key(self) -> StepKey:
+        return StepKey(self.kind, self.subjects)
+
+
+@dataclass(frozen=True)
+class Transfer(Step):
+    """Hand leadership to another voter. Nothing is written: the next leader goes on."""
+
+    to: int = 0
+
+
+@dataclass(frozen=True)
+class ChangeMembers(Step):
+    """One (joint) change of the cluster group's members, then the write."""
+
+    promote: tuple[int, ...] = ()
+    demote: tuple[int, ...] = ()
+    add: tuple[int, ...] = ()  # as learners
+    remove: tuple[int, ...] = ()
+    write: Write | None = None
+
+
+@dataclass(frozen=True)
+class Commit(Step):
+    """Only a write."""
+
+    write: Write = field(default_factory=lambda: Write({}))
+
+
+class CallKind(enum.Enum):
+    """What an instance is asked to do; the value is the RPC method."""
+
+    SYNC = "governor.sync"
+    REPLICAS = "governor.replicas"
+
+
+@dataclass(frozen=True)
+class Call(Step):
+    """Ask several instances at once, then write for those that answered. The others back off, each by itself."""
+
+    call: CallKind = CallKind.SYNC
+    index: int = 0
+    writes: dict[int, Write] = field(default_factory=dict)
+
+    def write_for(self, answered: Collection[int]) -> Write:
+        """One write for all that answered."""
+        expect: dict[bytes, int] = {}
+        puts: dict[bytes, bytes] = {}
+        events: list[str] = []
+        for raft_id in sorted(answered):
+            write = self.writes[raft_id]
+            expect.update(write.expect)
+            puts.update(write.puts)
+            events += write.events
+        return Write(expect, puts, events=tuple(events))
+
+
+@dataclass(frozen=True)
+class Barrier(Step):
+    """Wait until every instance in `nodes` routes by `version` and has ended what it began before; then write.
+
+    A node that is marked Offline while the barrier waits is skipped. Then the executor raises `topology/fence` to
+    `version` and asks the others once more, before it writes.
+    """
+
+    version: int = 0
+    nodes: tuple[int, ...] = ()
+    write: Write = field(default_factory=lambda: Write({}))
+
+
+@dataclass(frozen=True)
+class Answer(Step):
+    """Send JOIN_NODE_RESPONSE to an instance that wants to join; the write notes that it has taken it.
+
+    The executor fills in `members` and the commit index of an accepted response.
+    """
+
+    address: str = ""
+    response: JoinResponse = field(default_factory=lambda: JoinResponse("", "", False))
+    write: Write = field(default_factory=lambda: Write({}))
