@@ -50,12 +50,18 @@ PROBE = "probe"
 
 
 class DiscoverRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A starting instance tells whom it knows. `address` is its own; `called` is the name it called the receiver by."""
+    """A starting instance tells whom it knows. `address` is its own; `called` is the name it called the receiver by.
+
+    `listed` are the addresses of the peers its operator listed, once it knows all of them; empty before. `uuid` is that
+    of its data directory: two directories behind one address are a mistake to be told.
+    """
 
     cluster_id: str
     address: str
     called: str
     peers: list[str]
+    listed: list[str] = []
+    uuid: str = ""
 
 
 class DiscoverReply(msgspec.Struct, array_like=True, frozen=True):
@@ -64,6 +70,7 @@ class DiscoverReply(msgspec.Struct, array_like=True, frozen=True):
     address: str
     peers: list[str]
     leader: str = ""
+    uuid: str = ""
 
 
 class JoinRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -83,7 +90,10 @@ class Address(msgspec.Struct, array_like=True, frozen=True):
 
 
 class JoinResponse(msgspec.Struct, array_like=True, frozen=True):
-    """JOIN_NODE_RESPONSE: the coordinator's decision about one attempt."""
+    """JOIN_NODE_RESPONSE: the coordinator's decision about one attempt.
+
+    `again`: this attempt is over, but one of an empty data directory (a new uuid) may succeed.
+    """
 
     uuid: str
     nonce: str
@@ -93,6 +103,8 @@ class JoinResponse(msgspec.Struct, array_like=True, frozen=True):
     genesis: str = ""
     raft_id: int = 0
     members: list[Address] = []
+    term: int = 0  # of the coordinator that sends it; 0 where it is the answer to a join request
+    again: bool = False
 
 
 class JoinReply(msgspec.Struct, array_like=True, frozen=True):
@@ -125,7 +137,10 @@ class UpdateReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An instance asks the leader to renew its lease. `number` counts the heartbeats of one life of the instance."""
+    """An instance asks the leader to renew its lease. `number` grows from heartbeat to heartbeat and life to life.
+
+    `surrendered`: it uses no lease that was granted before this heartbeat, and asks for none.
+    """
 
     raft_id: int
     uuid: str
@@ -133,6 +148,7 @@ class Heartbeat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     term: int
     applied: int
     version: int  # of the topology it routes by
+    surrendered: bool = False
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
