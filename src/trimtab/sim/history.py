@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.sim import linearizability
-from trimtab.sim.linearizability import UNKNOWN_RESULT, Delete, Get, KeyValue, Put, PutIf, Report
+from trimtab.sim.linearizability import UNKNOWN_RESULT, Report
+from trimtab.sim.models import Delete, Get, KeyValue, Put, PutIf
 
 Deed = Get | Put | Delete | PutIf
 

@@ -14,6 +14,9 @@ What keeps it small:
   changes the state. Of equal ones the first called is used first: it can stand wherever the others can.
 - A configuration that used more unknown operations than one that was tried before, with the rest equal, has fewer
   choices left and is not tried.
+- A model may know how far a state has come, on a scale that never goes back, and how far is too far for an answer. An
+  order that leaves such an operation behind is given up at once, not when its return comes up.
+- A model may tell from the whole history what became of an operation of unknown outcome, before the search begins.
 
 The answer is LINEARIZABLE, NOT_LINEARIZABLE with an explanation, or UNKNOWN when the budget is spent: never a guess.
 There is no clock here: a caller that wants a deadline passes a function.
@@ -35,6 +38,7 @@ class _Unknown(enum.Enum):
 
 
 UNKNOWN_RESULT = _Unknown.UNKNOWN  # the result of an operation whose outcome nobody saw
+NEVER_TOO_LATE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,19 @@ class Model(Protocol):
         """Whether `op` with this result changes nothing in *any* state it fits in, beyond what is known of it."""
         ...
 
+    def progress(self, state: Any) -> float:
+        """How far this state has come. No operation may lower it."""
+        ...
+
+    def latest(self, op: Any, result: Any) -> float:
+        """The progress past which `op` can't answer `result` any more, or NEVER_TOO_LATE."""
+        ...
+
+    def infer(self, part: Sequence[Operation]) -> Sequence[Operation]:
+        """The operations of one part, in the same places, with what all of them together tell about each: only what
+        follows from the answers, so that a history of the real object has an order before and after."""
+        ...
+
 
 class Verdict(enum.Enum):
     LINEARIZABLE = "linearizable"
@@ -95,7 +112,7 @@ class Explanation:
     partition: Hashable
     placed: tuple[Placed, ...]
     state: Hashable
-    stuck: tuple[Operation, ...]  # could come next by time; the model refuses their results
+    stuck: tuple[Operation, ...]  # could come next by time, or was left behind; the model refuses their results
     deadline: Operation | None  # the one that had returned by then, and so can't be put off
 
     def __str__(self) -> str:
@@ -190,7 +207,11 @@ class _Search:
         self._step = model.step
         self._initial = model.init()
         self._budget = budget
-        self._known = sorted((o for o in part if o.known), key=_call)
+        self._progress = model.progress
+        inferred = model.infer(part)
+        # Explanations show what clients saw, not what was made of it.
+        self._seen = {id(made): seen for made, seen in zip(inferred, part, strict=True)}
+        self._known = sorted((o for o in inferred if o.known), key=_call)
         count = len(self._known)
         # Events: 2i + 1 is the call of operation i, 2i + 2 its return, 0 the head of the ring. At equal times a return
         # goes before another's call: a client that calls again at once did see its first answer.
@@ -208,7 +229,7 @@ class _Search:
             self._previous[event] = order[position - 1]
         # Operations of unknown outcome, equal ones together, first called first. One more bit each in the `used` set.
         classes: dict[Hashable, list[Operation]] = {}
-        for operation in sorted((o for o in part if not o.known), key=_call):
+        for operation in sorted((o for o in inferred if not o.known), key=_call):
             # With its type: tuples of different types may be equal.
             classes.setdefault((type(operation.op), operation.op), []).append(operation)
         self._classes = list(classes.values())
@@ -221,6 +242,14 @@ class _Search:
         self._best: tuple[int, tuple[Placed, ...], Hashable, list[int]] | None = None
         self._observes = [model.observes(operation.op, operation.result) for operation in self._known]
         self._tried: dict[tuple[int, Hashable], list[int]] = {}
+        # Known operations that can come too late, the most urgent first. Those not placed have their bit in `waiting`.
+        latest = [model.latest(operation.op, operation.result) for operation in self._known]
+        self._urgent = sorted((n for n in range(count) if latest[n] < NEVER_TOO_LATE), key=latest.__getitem__)
+        self._latest = [latest[number] for number in self._urgent]
+        self._urgency = [0] * count
+        for position, number in enumerate(self._urgent):
+            self._urgency[number] = 1 << position
+        self._waiting = (1 << len(self._urgent)) - 1
 
     def run(self) -> tuple[Verdict, Explanation | None]:
         state = self._initial
@@ -239,7 +268,7 @@ class _Search:
             choice, state = choices.pop()
             length = len(self._order)
             self._place(choice, state)
-            if self._is_new(state):
+            if not self._is_too_late(state) and self._is_new(state):
                 more = self._choices(state)
                 if self._next[0] == 0:
                     return Verdict.LINEARIZABLE, None
@@ -264,7 +293,7 @@ class _Search:
             elif fits:
                 candidates.append((number, after))
             event = following[event]
-        self._remember(state, event)
+        self._remember(state, lambda: self._in_the_way(event))
         first_return = self._time_of_return(event)
         unknown: list[tuple[int, Hashable]] = []
         for number, members in enumerate(self._classes):
@@ -285,6 +314,16 @@ class _Search:
         assert ret is not None
         return ret
 
+    def _is_too_late(self, state: Hashable) -> bool:
+        """Whether an operation that must still be placed can't follow this state, whatever comes in between."""
+        if not self._waiting:
+            return False
+        first = (self._waiting & -self._waiting).bit_length() - 1
+        if self._latest[first] >= self._progress(state):
+            return False
+        self._remember(state, lambda: [self._urgent[first]])
+        return True
+
     def _is_new(self, state: Hashable) -> bool:
         """Whether this configuration leaves a chance that none tried before had."""
         tried = self._tried.setdefault((self._placed_bits, state), [])
@@ -304,6 +343,7 @@ class _Search:
             self._order.append(Placed(self._classes[number][used], state))
         else:
             self._placed_bits |= 1 << choice
+            self._waiting &= ~self._urgency[choice]
             for event in (2 * choice + 1, 2 * choice + 2):
                 previous, following = self._previous[event], self._next[event]
                 self._next[previous] = following
@@ -322,175 +362,38 @@ class _Search:
                 self._used_bits &= ~(1 << (self._offset[number] + self._used[number]))
             else:
                 self._placed_bits &= ~(1 << choice)
+                self._waiting |= self._urgency[choice]
                 for event in (2 * choice + 2, 2 * choice + 1):
                     self._next[self._previous[event]] = event
                     self._previous[self._next[event]] = event
 
-    def _remember(self, state: Hashable, stop: int) -> None:
+    def _remember(self, state: Hashable, in_the_way: Callable[[], list[int]]) -> None:
         """Keep the longest order met, for the explanation."""
         placed = self._placed_bits.bit_count()
         if self._best is None or placed > self._best[0]:
-            waiting: list[int] = []
-            event = self._next[0]
-            while event & 1:
-                waiting.append(event >> 1)
-                event = self._next[event]
-            if stop:
-                waiting.append((stop >> 1) - 1)
-            self._best = (placed, tuple(self._order), state, waiting)
+            self._best = (placed, tuple(self._order), state, in_the_way())
+
+    def _in_the_way(self, stop: int) -> list[int]:
+        """The operations called before the first return, and last the one that returned."""
+        waiting: list[int] = []
+        event = self._next[0]
+        while event & 1:
+            waiting.append(event >> 1)
+            event = self._next[event]
+        if stop:
+            waiting.append((stop >> 1) - 1)
+        return waiting
 
     def _explain(self) -> Explanation | None:
         if self._best is None:
             return None
         _, order, state, waiting = self._best
-        stuck = tuple(self._known[number] for number in dict.fromkeys(waiting))
-        deadline = self._known[waiting[-1]] if waiting else None
-        return Explanation(self._key, order, state, stuck, deadline)
+        seen = self._seen
+        stuck = tuple(seen[id(self._known[number])] for number in dict.fromkeys(waiting))
+        deadline = seen[id(self._known[waiting[-1]])] if waiting else None
+        placed = tuple(Placed(seen[id(step.operation)], step.state) for step in order)
+        return Explanation(self._key, placed, state, stuck, deadline)
 
 
 def _call(operation: Operation) -> float:
     return operation.call
-
-
-# -- models -----------------------------------------------------------------------------------------------------------
-
-
-class Read(NamedTuple):
-    """Result: the value, None before any write."""
-
-    key: Hashable = None
-
-
-class Write(NamedTuple):
-    """Result: anything."""
-
-    value: Hashable
-    key: Hashable = None
-
-
-class Swap(NamedTuple):
-    """Compare and swap. Result: whether the value was `expected`, and so was replaced."""
-
-    expected: Hashable
-    value: Hashable
-    key: Hashable = None
-
-
-class Register:
-    """One value per key: read, write, compare and swap."""
-
-    def __init__(self, initial: Hashable = None) -> None:
-        self._initial = initial
-
-    def partition(self, op: Read | Write | Swap) -> Hashable:
-        return op.key
-
-    def init(self) -> Hashable:
-        return self._initial
-
-    def step(self, state: Hashable, op: Read | Write | Swap, result: Any) -> tuple[bool, Hashable]:
-        if type(op) is Read:
-            return result is UNKNOWN_RESULT or result == state, state
-        if type(op) is Write:
-            return True, op.value
-        assert type(op) is Swap
-        swapped = state == op.expected
-        return result is UNKNOWN_RESULT or result == swapped, op.value if swapped else state
-
-    def observes(self, op: Read | Write | Swap, result: Any) -> bool:
-        return type(op) is Read or (type(op) is Swap and (result is False or op.expected == op.value))
-
-
-class Get(NamedTuple):
-    """Result: (value, mod revision), or None for a key without a value."""
-
-    key: bytes
-
-
-class Put(NamedTuple):
-    """Result: the revision it made."""
-
-    key: bytes
-    value: bytes
-
-
-class Delete(NamedTuple):
-    """Result: the revision after it; a new one if there was a value."""
-
-    key: bytes
-
-
-class PutIf(NamedTuple):
-    """Put if the key's mod revision is `expected` (0: if it has no value). Result: the revision it made, or None."""
-
-    key: bytes
-    expected: int
-    value: bytes
-
-
-class KeyState(NamedTuple):
-    """A key's value and its revision. Not exact: some put of unknown outcome made it, at a later revision than this."""
-
-    value: bytes | None = None
-    revision: int = 0
-    exact: bool = True
-
-
-class KeyValue:
-    """A key of the metastore: put, delete, get and put-if, with revisions.
-
-    Revisions are global, so of a single key's history only this is checked: each one is above the key's last, and what
-    is read is what was written. After a put of unknown outcome its revision is learnt from the first answer that shows
-    it.
-    """
-
-    def partition(self, op: Get | Put | Delete | PutIf) -> Hashable:
-        return op.key
-
-    def init(self) -> KeyState:
-        return KeyState()
-
-    def step(self, state: KeyState, op: Get | Put | Delete | PutIf, result: Any) -> tuple[bool, KeyState]:
-        if type(op) is Get:
-            return self._get(state, result)
-        if type(op) is Put:
-            return self._put(state, op.value, result)
-        if type(op) is PutIf:
-            return self._put_if(state, op, result)
-        if state.value is None:
-            return result is UNKNOWN_RESULT or result >= state.revision, state
-        return self._put(state, None, result)
-
-    def observes(self, op: Get | Put | Delete | PutIf, result: Any) -> bool:
-        return type(op) is Get or (type(op) is PutIf and result is None)
-
-    def _get(self, state: KeyState, result: Any) -> tuple[bool, KeyState]:
-        if result is UNKNOWN_RESULT:
-            return True, state
-        if result is None or state.value is None:
-            return result is None and state.value is None, state
-        value, revision = result
-        if value != state.value:
-            return False, state
-        if state.exact:
-            return revision == state.revision, state
-        return revision > state.revision, KeyState(value, revision)
-
-    def _put(self, state: KeyState, value: bytes | None, result: Any) -> tuple[bool, KeyState]:
-        if result is UNKNOWN_RESULT:
-            return True, KeyState(value, state.revision, exact=False)
-        return result > state.revision, KeyState(value, result)
-
-    def _put_if(self, state: KeyState, op: PutIf, result: Any) -> tuple[bool, KeyState]:
-        if state.value is None:
-            matches: bool | None = op.expected == 0
-        elif state.exact:
-            matches = op.expected == state.revision
-        else:
-            # Unknown revision: it may be the expected one if that is above what is known, and may always be another.
-            matches = None if op.expected > state.revision else False
-        if result is None:
-            return matches is not True, state
-        if matches is False:
-            return result is UNKNOWN_RESULT, state
-        return self._put(state, op.value, result)

@@ -12,7 +12,7 @@ from trimtab.metastore.conditions import Compare, Revision
 from trimtab.metastore.results import CommandFailed
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.history import Deed, History, Operation, Outcome
-from trimtab.sim.linearizability import Delete, Get, Put, PutIf
+from trimtab.sim.models import Delete, Get, Put, PutIf
 from trimtab.sim.world import Process
 
 CONNECT_S = 1.0

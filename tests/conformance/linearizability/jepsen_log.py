@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trimtab.sim.linearizability import UNKNOWN_RESULT, Operation, Read, Swap, Write
+from trimtab.sim.linearizability import UNKNOWN_RESULT, Operation
+from trimtab.sim.models import Read, Swap, Write
 
 _LINE = re.compile(r"^INFO\s+jepsen\.util\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(read|write|cas)\s+(.*?)\s*$")
 

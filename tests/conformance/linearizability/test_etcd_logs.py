@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.linearizability.jepsen_log import parse, read
-from trimtab.sim.linearizability import UNKNOWN_RESULT, Budget, Read, Register, Swap, Verdict, Write, check
+from trimtab.sim.linearizability import UNKNOWN_RESULT, Budget, Verdict, check
+from trimtab.sim.models import Read, Register, Swap, Write
 
 ROOT = Path(__file__).resolve().parents[3]
 GIVEN = os.environ.get("TRIMTAB_VECTORS")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trimtab.sim.history import History, Outcome
-from trimtab.sim.linearizability import Get, Put, Verdict
+from trimtab.sim.linearizability import Verdict
+from trimtab.sim.models import Get, Put
 
 
 def record(history: History, client: str, deed: Get | Put, began: float, ended: float | None, result: object) -> None:
