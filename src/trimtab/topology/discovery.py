@@ -21,6 +21,7 @@ decided, and had visited X. When that visit came to X,
 - X had not decided: it made a(Y) durable before it answered, so it knew a(Y) when it decided, then or in a later life.
 
 In the second case each knew the other's address when it decided, and one of the two addresses is not the smallest.
+That X is the one that answers at a(X) is checked: an answer that names another address does not count as a visit.
 That Z forgets nothing it acknowledged is essential: were a(X) only in memory, Z could restart between the two visits,
 Y would never hear of X, and there would be two clusters.
 
@@ -111,12 +112,18 @@ class Discovery:
         """A peer answered. True: something new was learned. DiscoveryRefused: the answer can't be used."""
         if wrong := wrong_address(reply.leader or self.own_address) or unreachable_address(reply.address):
             raise DiscoveryRefused(f"{name} gave an answer that can't be used: {wrong}")
-        self._failing.pop(name, None)
         if self._decided:
             return False
         if reply.leader:
             self._leader = reply.leader
             return True
+        if name in self._heard and reply.address != name:
+            # An instance said it is at `name`. Taking another one's answer for its own would leave it unvisited.
+            raise DiscoveryRefused(
+                f"an instance that said it is at {name} can't be found there: {reply.address} answers instead; "
+                "correct the --advertise of whichever is wrong"
+            )
+        self._failing.pop(name, None)
         self._same_address(reply.address, reply.uuid, f"{name} answers that it")
         changed = self._hear((reply.address, *reply.peers))
         if name in self._peers:

@@ -55,6 +55,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     left_ms: int = 0
     replaces: int = 0  # the raft id of the instance it replaces or has replaced
     reason: str = ""
+    since_version: int = 0  # the topology version that told of its going down; barriers and the fence look at it
 
     @property
     def left(self) -> bool:
