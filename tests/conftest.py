@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from benchmarks import processes as processes_of_benchmarks
 
 ROOT = Path(__file__).resolve().parents[1]
 Report = Generator[None, pytest.TestReport, pytest.TestReport]
@@ -58,18 +58,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
     """Distinct loopback ports that nobody listens on at the moment of asking."""
-
-    def find(count: int) -> list[int]:
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return [each.getsockname()[1] for each in sockets]
-        finally:
-            for each in sockets:
-                each.close()
-
-    return find
+    return processes_of_benchmarks.free_ports
 
 
 class Processes:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,16 +208,9 @@ def manifest_trouble(directory: Path) -> Damage | None:
     if manifest is None:
         return None
     data = manifest.read_bytes()
-    offset = 0
-    while offset + HEADER_BYTES <= len(data):
-        left = BLOCK_BYTES - offset % BLOCK_BYTES
-        if left < HEADER_BYTES:
-            offset += left
-            continue
-        _, length, kind = _FRAGMENT.unpack_from(data, offset)
+    for offset, kind, _ in _fragments(data):
         if kind > LAST:
             return Damage(offset, offset, len(data), f"unknown record type {kind}", 0)
-        offset += HEADER_BYTES + length
     return None
 
 
@@ -224,8 +218,12 @@ def _oldest_live_log(directory: Path) -> int:
     manifest = manifest_of(directory)
     if manifest is None:
         return 0
-    data = manifest.read_bytes()
-    oldest = 0
+    fragments = _fragments(manifest.read_bytes())
+    return max((_log_number(payload) for _, kind, payload in fragments if kind in (FULL, FIRST)), default=0)
+
+
+def _fragments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Offset, type and payload of each fragment as the lengths have it, unchecked; the last may be incomplete."""
     offset = 0
     while offset + HEADER_BYTES <= len(data):
         left = BLOCK_BYTES - offset % BLOCK_BYTES
@@ -234,10 +232,8 @@ def _oldest_live_log(directory: Path) -> int:
             continue
         _, length, kind = _FRAGMENT.unpack_from(data, offset)
         start = offset + HEADER_BYTES
-        if kind in (FULL, FIRST):
-            oldest = max(oldest, _log_number(data[start : start + length]))
+        yield offset, kind, data[start : start + length]
         offset = start + length
-    return oldest
 
 
 def _log_number(edit: bytes) -> int:
