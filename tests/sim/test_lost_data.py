@@ -87,7 +87,7 @@ def test_a_write_outlives_a_wiped_member_that_returns_to_one_that_missed_the_wri
     outage.wipe(2)
     outage.start(2, 3)
     assert isinstance(outage.failure(2), LostData)
-    assert "add it under a new raft id" in str(outage.failure(2))
+    assert "to join under a new raft id" in str(outage.failure(2))
     assert outage.failure(3) is None
     assert isinstance(outage.ask(lambda client: client.get(b"W"), (2, 3)), Error), "nobody may say that W is not there"
     outage.start(1)
@@ -131,7 +131,7 @@ def test_a_member_that_lost_its_data_is_removed_and_added_under_a_new_id(outage:
     assert change(MembersChange.REMOVE, lost).voters == list(others)
     # The replacement stands where the lost one stood: same address, same empty disk, another number.
     place = outage.cluster.members[lost]
-    place.settings = dataclasses.replace(place.settings, raft_id=4)
+    place.settings = dataclasses.replace(place.settings, instance_id="i4")
     place.raft_id = 4
     outage.wipe(lost)
     outage.start(lost)

@@ -64,16 +64,17 @@ def test_a_simulated_member_is_made_of_production_classes_except_for_its_ports()
             assert type(made) is production
             assert not type(made).__module__.startswith("trimtab.sim")
         assert type(member.process.loop) is SUBSTITUTIONS["event loop (time, timers, connections)"][1]
-        assert type(instance._disk) is SUBSTITUTIONS["disk"][1]
-        assert type(instance._rng) is SUBSTITUTIONS["random source"][1]
+        assert type(instance.disk) is SUBSTITUTIONS["disk"][1]
+        assert type(instance.rng) is SUBSTITUTIONS["random source"][1]
         assert type(instance.log.store) is ModelStore
         assert instance.wall_ms == member.process.wall_ms
+        assert instance.boot_s == member.process.boot_s
 
 
 def test_an_instance_takes_exactly_these_ports() -> None:
     """A new port has to be listed here, and given by the simulator too."""
     parameters = set(inspect.signature(Instance.__init__).parameters) - {"self"}
-    assert parameters == {"settings", "disk", "rng", "wall_ms", "story"}
+    assert parameters == {"settings", "identity", "disk", "rng", "wall_ms", "boot_s", "story", "governed"}
 
 
 def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None:

@@ -7,8 +7,9 @@ the same id has broken them all, and nothing in Raft would notice:
     2 and 3 start: a majority, neither of which has ever heard of W.
 
 So every data directory has a random id of its own, which its instance says in each hello, and every member remembers
-which one it has met behind a raft id. It is on disk before anything that member says counts here. Another directory
-behind the same raft id is refused from then on, whatever it says.
+which one it has met behind a raft id. Where the metastore has a record of the member, that says which directory it is;
+this memory is for those it has no record of. It is on disk before anything that member says counts here. Another
+directory behind the same raft id is refused from then on, whatever it says.
 
 That is no more than a memory: who never talked to a member can't tell its new directory from its first, and a directory
 set back to an older copy keeps its id.
@@ -40,7 +41,7 @@ def lost_data(raft_id: int) -> str:
     """What a member with a new directory is told, and knows itself by."""
     return (
         f"member {raft_id} has lost its data (its directory is new); it must not vote again: "
-        "remove it and add it under a new raft id"
+        "remove it, and start it with an empty directory to join under a new raft id"
     )
 
 

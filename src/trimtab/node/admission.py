@@ -1,11 +1,14 @@
 """Who may talk to this member as a member. Asked in both directions: of who connects, and of whom it connects to.
 
-A hello is refused with a reason that both logs show when it comes from another cluster, from other founders, from a
-data directory that is not the one met before, or from a member that was removed. Clients (raft id 0) are nobody here.
+A hello is refused with a reason that both logs show when it comes from another cluster, from a data directory that is
+not the one this raft id belongs to, or from a member that was removed. Clients (raft id 0) are nobody here.
+
+Which directory a raft id belongs to is in its instance record, since it joined; where there is no record (yet), it is
+the one this member has met first.
 
 *Removed* is only said where it is certain, because a refused member can bring this one nothing, not even the news that
-it was added: an id that was seen to leave the configuration, or a founder that is not in it. An id that is merely
-unknown may be a newcomer, or lead a cluster that went on while this member was down.
+it was added: an id that was seen to leave the configuration, one whose record says that it left, or a founder that is
+not in it. An id that is merely unknown may be a newcomer, or lead a cluster that went on while this member was down.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from trimtab.net.hello import Hello
-from trimtab.node.acquaintances import Acquaintances, was_removed
-from trimtab.node.settings import Settings
+from trimtab.node.acquaintances import Acquaintances, lost_data, was_removed
+from trimtab.node.identity import Identity
+from trimtab.topology.view import View
 
 
 class Admission:
@@ -25,15 +29,14 @@ class Admission:
 
     def __init__(
         self,
-        settings: Settings,
-        data_id: str,
+        identity: Identity,
         acquaintances: Acquaintances,
+        view: View,
         configuration: Callable[[], Collection[int]],
     ) -> None:
-        self._settings = settings
-        self._raft_id = settings.member_id
-        self._data_id = data_id
+        self._identity = identity
         self._acquaintances = acquaintances
+        self._view = view
         self._configuration = configuration
 
     def removed(self, raft_id: int) -> bool:
@@ -41,23 +44,31 @@ class Admission:
         if raft_id in self._acquaintances.removed:
             return True
         members = self._configuration()
-        return 0 < raft_id <= len(self._settings.peers) and len(members) > 0 and raft_id not in members
+        if not members or raft_id in members:
+            # Its record may say that it left while it is still in the configuration: its voice counts until then.
+            return False
+        record = self._view.instances.get(raft_id)
+        return raft_id in self._identity.founders or (record is not None and record.left)
 
     def refusal(self, hello: Hello) -> str | None:
         """Why this hello is refused, or None. Whoever is in the configuration is remembered before it is accepted."""
         if hello.raft_id == 0:
             return None
-        if hello.cluster_id != self._settings.cluster_id:
-            return f"this member belongs to cluster {self._settings.cluster_id!r}, not {hello.cluster_id!r}"
-        if hello.genesis != self._settings.genesis:
+        own = self._identity
+        if hello.cluster_id != own.cluster_id:
+            return f"this member belongs to cluster {own.cluster_id!r}, not {hello.cluster_id!r}"
+        if hello.genesis != own.genesis:
             return (
-                "the founding peer lists differ: start every member with the same --peer list in the same order "
-                f"(here: {', '.join(self._settings.peers)})"
+                f"there are two clusters named {own.cluster_id!r}: this member is of the one founded as {own.genesis}, "
+                f"{hello.name()} of {hello.genesis or 'none'}; give one of them another --cluster-id, and check that "
+                "their --peer lists share an address"
             )
-        if hello.raft_id == self._raft_id and hello.data_id != self._data_id:
-            return f"raft id {hello.raft_id} is mine ({self._settings.instance_id}); two instances can't share it"
+        if hello.raft_id == own.raft_id and hello.data_id != own.uuid:
+            return f"raft id {hello.raft_id} is mine ({own.instance_id}); two instances can't share it"
         if self.removed(hello.raft_id):
             return was_removed(hello.raft_id)
+        if (known := self._recorded(hello.raft_id)) is not None:
+            return None if known == hello.data_id else lost_data(hello.raft_id)
         if hello.raft_id in self._configuration():
             return self._acquaintances.meet(hello.raft_id, hello.data_id)
         return None
@@ -74,9 +85,14 @@ class Admission:
 
         It may have connected before it was in the configuration, and then it has not been noted yet.
         """
-        known = self._acquaintances.data_ids.get(hello.raft_id)
+        known = self._recorded(hello.raft_id) or self._acquaintances.data_ids.get(hello.raft_id)
         if known is not None:
             return known == hello.data_id
         if hello.raft_id not in self._configuration():
             return hello.raft_id != 0
         return self._acquaintances.meet(hello.raft_id, hello.data_id) is None
+
+    def _recorded(self, raft_id: int) -> str | None:
+        """The data directory that the raft id was given to, as far as the metastore says."""
+        record = self._view.instances.get(raft_id)
+        return record.uuid or None if record is not None else None

@@ -73,3 +73,15 @@ class Removed(GroupError):
     """This member is none any more."""
 
     code = "removed"
+
+
+class JoinRejected(Exception):
+    """The cluster does not want this instance as it is; the text says why. Trying again as it is would not help."""
+
+
+class JoinExpired(Exception):
+    """The cluster gave up on this instance before it had its place there; it may try again, as somebody new."""
+
+
+class Expelled(Exception):
+    """The instance had its place in the cluster, and was put out for good."""

@@ -55,6 +55,7 @@ class Group:
         "idle_ticks",
         "log",
         "machine",
+        "on_applied",
         "proposals",
         "quiesces",
         "raw",
@@ -76,6 +77,8 @@ class Group:
         self.was_leader = False
         self.flushed_index = machine.applied_index
         self.flushing = False
+        # Told after every step forward of the machine; for those who wait for an index. Must be quick.
+        self.on_applied: Callable[[], None] | None = None
 
     def expect(self, index: int, term: int, done: ProposalDone) -> None:
         """Answer `done` when `index` is applied."""
@@ -95,7 +98,13 @@ class Group:
             run = []
             self._apply_conf_change(entry)
         self._apply_run(run)
+        self.advanced()
+
+    def advanced(self) -> None:
+        """The machine stands at a higher index now: by applying entries, or because a snapshot was installed."""
         self.reads.release(self.machine.applied_index)
+        if self.on_applied is not None:
+            self.on_applied()
 
     def _apply_conf_change(self, entry: Entry) -> None:
         refusal: Exception | None = None

@@ -204,6 +204,10 @@ class Host:
         group.raw.transfer_leader(to)
         self._touch(group)
 
+    def campaign(self, group: Group) -> None:
+        """Stand for election now, without waiting for the leader's silence: for a member that votes alone."""
+        self._campaign(group)
+
     def receive(self, sender: int, parcel: Parcel) -> None:
         """Messages from another member."""
         if self._stopped or self.stalled is not None:
@@ -463,7 +467,7 @@ class Host:
                 # A flush of the old data will not be heard of again.
                 group.flushing = False
                 self.on_installed(group)
-                group.reads.release(metadata.index)
+                group.advanced()
                 self.on_membership(group)
         except Exception as failure:
             self._fatal(failure)

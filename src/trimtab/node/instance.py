@@ -1,14 +1,16 @@
-"""One instance of Trimtab, put together: disk, log, groups, links, and the doors that members and clients knock at.
+"""One member of the cluster, put together: disk, log, groups, links, and the doors that members and clients knock at.
 
 Nothing here knows whether it is real. Time and network come from the running event loop, the disk, the randomness and
-the wall clock from whoever makes the instance; the simulator makes the same one.
+the clocks from whoever makes the instance; the simulator makes the same one.
 
-Files: `instance.json` (who this is; written once), `peers.json` (whom it has met), `log/` (all groups' Raft logs),
-`metastore/` (the cluster group's data).
+It begins where founding or joining ended: with an identity that holds a raft id (see `boot`). Files: `instance.json`
+(who this is), `peers.json` (whom it has met), `log/` (all groups' Raft logs), `metastore/` (the cluster group's data).
 
-A member that was removed serves nothing any more, but goes on answering Raft: others may not have heard of its removal
-yet and still count on its vote. It learns of it by applying the change, or by the word of the others: one says so when
-it refuses the hello, and none of those it knows as voters accepts it.
+A member that was removed serves nothing any more, but goes on answering Raft for a while: others may not have heard of
+its removal yet and still count on its vote. It learns of it by applying the change, or by the word of the others: one
+says so when it refuses the hello, and none of those it knows as voters accepts it. Then it ends, for good.
+
+`governed` is off where somebody else decides who is a member: in simulations of the metastore alone.
 """
 
 from __future__ import annotations
@@ -22,44 +24,36 @@ import msgspec
 
 from trimtab.metastore import commands, requests
 from trimtab.net.hello import Hello
-from trimtab.net.limits import Limits as NetLimits
 from trimtab.net.server import Request, Server
 from trimtab.net.tls import client_context, server_context
+from trimtab.node import identity as identities
 from trimtab.node.acquaintances import Acquaintances, LostData, lost_data, was_removed
 from trimtab.node.admission import Admission
 from trimtab.node.compaction import Compaction
 from trimtab.node.complaints import Complaints
-from trimtab.node.errors import Removed
+from trimtab.node.errors import Expelled, JoinExpired, Removed
+from trimtab.node.founding import CLUSTER_GROUP, FOUNDING_INDEX, METASTORE, synced
 from trimtab.node.group import Group
 from trimtab.node.history import HistoryKeeping
 from trimtab.node.host import Host
+from trimtab.node.identity import Identity, Phase
 from trimtab.node.links import decode_parcel
-from trimtab.node.members import INSTANCES, Members, parse_instance
+from trimtab.node.members import Members
 from trimtab.node.metastore_machine import MetastoreMachine
 from trimtab.node.metastore_service import MetastoreService
 from trimtab.node.reports import Reports
-from trimtab.node.settings import Settings, SettingsError, split_address
+from trimtab.node.settings import Settings, split_address
 from trimtab.node.snapshots import Snapshots
-from trimtab.raft.messages import ConfState
+from trimtab.node.watching import Watching
 from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import Corrupt, Disk, StorageError
+from trimtab.topology import protocol
+from trimtab.topology.records import INSTANCES, parse_instance
+from trimtab.topology.states import NodeState
 
-CLUSTER_GROUP = 0
-# Founders begin after an agreed entry 1 of term 1 that holds the founding configuration.
-_BOOTSTRAP_INDEX = 1
-_IDENTITY_FILE = "instance.json"
+# States in which an instance has its place in the cluster, or had it.
+_SETTLED = frozenset((NodeState.NORMAL, NodeState.REBUILDING, NodeState.DECOMMISSIONING, NodeState.REMOVING))
 _decode_quiesce = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """What `instance.json` holds: whose data this directory is."""
-
-    format: int
-    cluster_id: str
-    instance_id: str
-    raft_id: int
-    genesis: str
-    data_id: str
 
 
 class Instance:
@@ -68,81 +62,85 @@ class Instance:
     def __init__(
         self,
         settings: Settings,
+        identity: Identity,
         *,
         disk: Disk,
         rng: random.Random,
         wall_ms: Callable[[], int],
+        boot_s: Callable[[], float],
         story: Callable[[str], None] = lambda _line: None,
+        governed: bool = True,
     ) -> None:
         self.settings = settings
-        self.raft_id = settings.member_id
+        self.identity = identity
+        self.raft_id = identity.raft_id
+        self.data_id = identity.uuid
+        self.governed = governed
         self.failure: BaseException | None = None
         self.removed = ""
-        self._disk = disk
-        self._rng = rng
+        self.disk = disk
+        self.rng = rng
         self.wall_ms = wall_ms
+        self.boot_s = boot_s
         self.story = story
         self._stopped = False
+        self._housekeeping: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Open what is on disk, take up the cluster group, and listen."""
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         settings = self.settings
-        self.data_id = self._check_identity()
-        self.log = NodeLog.open(self._disk, "log", report=self.story)
+        self._check_identity()
+        self.log = NodeLog.open(self.disk, identities.LOG, report=self.story)
         self.host = Host(
             self.raft_id,
             self.log,
-            self._rng,
+            self.rng,
             settings.timing,
             settings.limits,
             fatal=self.fail,
             story=self.story,
         )
-        complaints = Complaints(self.story, loop.time)
-        self.snapshots = Snapshots(self.host, settings.limits, complaints.add)
+        self.complaints = Complaints(self.story, loop.time)
+        self.snapshots = Snapshots(self.host, settings.limits, self.complaints.add)
         self.host.on_snapshot_message = self.snapshots.receive
-        self.host.on_installed = self.snapshots.replaced
+        self.host.on_installed = self._installed
         self.host.on_leader = self._leader_changed
         self.host.on_membership = self._membership_changed
         group_log = self.log.group(CLUSTER_GROUP)
-        if settings.founder and not group_log.exists:
-            founders = ConfState(voters=tuple(range(1, len(settings.peers) + 1)))
-            group_log.bootstrap(founders, index=_BOOTSTRAP_INDEX, term=1)
-            self.log.write()
+        if not group_log.exists and (self.identity.founder or self.identity.settled):
+            raise Corrupt(identities.LOG, "it is empty, but this instance has been a member: its votes are lost")
         # An earlier life may have left what only the page cache holds. Nothing of it may be applied, or promised to
         # others, before it is durable: the machine's data could survive a power failure that the log's does not.
-        await self._synced()
-        self.machine = MetastoreMachine(self._disk, "metastore", settings.limits, loop.call_soon)
-        self.machine.recover(group_log.snapshot_metadata, _BOOTSTRAP_INDEX)
+        await synced(self.log)
+        self.machine = MetastoreMachine(self.disk, METASTORE, settings.limits, loop.call_soon)
+        self.machine.recover(group_log.snapshot_metadata, FOUNDING_INDEX)
         self.cluster = self.host.add_group(
             CLUSTER_GROUP, self.machine, quiesces=False, snapshot=self.snapshots.source(CLUSTER_GROUP)
         )
-        self.acquaintances = Acquaintances(self._disk)
-        self.admission = Admission(settings, self.data_id, self.acquaintances, self._configuration)
+        self.watching = Watching(self.machine, on_record=self.learn, fatal=self.fail)
+        self.acquaintances = Acquaintances(self.disk)
+        self.admission = Admission(self.identity, self.acquaintances, self.watching.view, self._configuration)
         self._members_before = frozenset(self._configuration())
         self.hello = Hello(
             cluster_id=settings.cluster_id,
             instance_id=settings.instance_id,
             raft_id=self.raft_id,
-            genesis=settings.genesis,
-            incarnation=self._rng.getrandbits(63),
+            genesis=self.identity.genesis,
+            incarnation=self.rng.getrandbits(63),
             address=settings.address,
             data_id=self.data_id,
         )
-        net_limits = NetLimits(
-            max_frame_bytes=settings.limits.frame_bytes,
-            keepalive_s=settings.timing.keepalive_ms / 1000,
-            dead_after_s=settings.timing.dead_peer_ms / 1000,
-        )
+        self.net_limits = settings.net_limits
         tls = settings.tls
+        self.client_tls = client_context(tls.authority, tls.certificate, tls.key) if tls else None
         self.members = Members(
             self.raft_id,
             self.hello,
-            self._rng,
-            net_limits,
-            tls=client_context(tls.authority, tls.certificate, tls.key) if tls else None,
+            self.rng,
+            self.net_limits,
+            tls=self.client_tls,
             links=self.host.links,
             check=self.admission.refusal_at,
             on_down=self._peer_down,
@@ -160,24 +158,22 @@ class Instance:
                 "snapshot.chunk": self.snapshots.serve_chunk,
                 "snapshot.failed": self.snapshots.serve_failed,
                 requests.REPORT: self.reports.receive,
+                protocol.JOIN_RESPONSE: self._joined_already,
                 **self.service.handlers(),
             },
             self.hello,
-            net_limits,
+            self.net_limits,
             ssl=server_context(tls.authority, tls.certificate, tls.key) if tls else None,
             check_hello=self._check_hello,
-            on_error=lambda text, _error: complaints.add(text),
+            on_error=lambda text, _error: self.complaints.add(text),
         )
-        host, port = split_address(settings.listen)
-        self.port = await self.server.start(host, port)
-        for place, address in enumerate(settings.peers):
-            # A newcomer may stand at the address of a founder it replaces.
-            if (settings.founder or address != settings.address) and not self.admission.removed(place + 1):
-                self.members.update([(place + 1, address)])
         self._learn_addresses()
+        self.port = await self.server.start(*split_address(settings.listen))
         if self.admission.removed(self.raft_id):
             self._serve_no_more("its own data says so")
         self.host.start()
+        if self.cluster.raw.raft.tracker.config.voters.ids() == {self.raft_id}:
+            self.host.campaign(self.cluster)
         self._housekeeping = loop.call_later(settings.timing.housekeeping_ms / 1000, self._keep_house)
 
     async def stop(self) -> None:
@@ -185,7 +181,9 @@ class Instance:
         if self._stopped:
             return
         self._stopped = True
-        self._housekeeping.cancel()
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        self.watching.close()
         self.host.stop()
         self.snapshots.close()
         self.server.close()
@@ -203,7 +201,9 @@ class Instance:
         self.failure = error
         # First of all nothing may be acknowledged any more; telling comes last, because it may fail too.
         self.host.stop()
-        self._housekeeping.cancel()
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        self.watching.close()
         if not self.ended.done():
             self.ended.set_result(None)
         self.server.close(f"this member stopped: {error}")
@@ -212,29 +212,26 @@ class Instance:
 
     # Identity
 
-    def _check_identity(self) -> str:
-        """Make sure that the data directory is this instance's; its data id."""
-        settings = self.settings
-        mine = Identity(1, settings.cluster_id, settings.instance_id, self.raft_id, settings.genesis, "")
-        stored = self._disk.read_file(_IDENTITY_FILE)
-        if stored is None:
-            if self._disk.exists("log"):
-                raise Corrupt("instance.json", "it is missing, but there is a log: it is unknown whose data this is")
-            mine = msgspec.structs.replace(mine, data_id=f"{self._rng.getrandbits(128):032x}")
-            self._disk.write_file(_IDENTITY_FILE, msgspec.json.encode(mine))
-            return mine.data_id
+    def _check_identity(self) -> None:
+        identities.check(self.identity, self.settings)
+        if self.identity.phase is not Phase.MEMBER:
+            raise ValueError(f"{self.identity.instance_id} is no member yet: its phase is {self.identity.phase.value}")
+
+    def _joined_already(self, request: Request) -> None:
+        """The coordinator repeats its decision, because it never heard that it arrived."""
+        response = protocol.decode_join_response(request.body)
+        if response.uuid == self.data_id and response.accepted and response.raft_id == self.raft_id:
+            request.reply()
+        else:
+            request.fail("not_asked", f"{self.identity.instance_id} is member {self.raft_id} and asked for nothing")
+
+    def _settle(self) -> None:
+        """It has its place in the cluster. From now on it does not try to join anew if it is put out."""
+        settled = msgspec.structs.replace(self.identity, settled=True)
         try:
-            found = msgspec.json.decode(stored, type=Identity)
-        except msgspec.DecodeError as error:
-            raise Corrupt("instance.json", f"it is not readable: {error}") from error
-        for field in ("format", "cluster_id", "instance_id", "raft_id", "genesis"):
-            if getattr(found, field) != getattr(mine, field):
-                raise SettingsError(
-                    f"the data directory belongs to another instance: its {field} is {getattr(found, field)!r}, "
-                    f"this one was started with {getattr(mine, field)!r}; use the data directory of this instance, "
-                    "or start it with the settings it was founded with"
-                )
-        return found.data_id
+            self.identity = identities.store(self.disk, settled)
+        except StorageError as error:
+            self.story(f"could not write down that this instance has its place in the cluster: {error}")
 
     def _check_hello(self, hello: Hello) -> str | None:
         refusal = self.admission.refusal(hello)
@@ -244,18 +241,6 @@ class Instance:
             except ValueError as error:
                 refusal = f"member {hello.raft_id} could not be answered: {error}"
         return refusal
-
-    async def _synced(self) -> None:
-        done = asyncio.get_running_loop().create_future()
-
-        def synced(error: BaseException | None) -> None:
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.log.sync(synced)
-        await done
 
     # Messages
 
@@ -279,6 +264,11 @@ class Instance:
         if group.id == CLUSTER_GROUP and raft.lead:
             whom = "this member leads" if raft.lead == self.raft_id else f"following member {raft.lead}"
             self.story(f"{whom} in term {raft.term}")
+
+    def _installed(self, group: Group) -> None:
+        self.snapshots.replaced(group)
+        if group.id == CLUSTER_GROUP:
+            self.watching.load()
 
     # Membership
 
@@ -316,12 +306,28 @@ class Instance:
         if self.removed:
             return
         self.removed = "this member was removed from the cluster; ask another"
-        self.story(f"this member was removed from the cluster ({why}) and serves nothing any more; stop it")
+        self.story(f"this member was removed from the cluster ({why}) and serves nothing any more")
         refuse = partial(_refuse, self.removed)
         self.server.handlers.update({method: refuse for method in self.service.handlers() if method != requests.STATUS})
         self.server.end_streams("removed", self.removed)
         self.cluster.lose_leadership(0)
         self.cluster.reads.fail(Removed(self.removed))
+        if self.governed:
+            farewell_s = self.settings.timing.farewell_ms / 1000
+            asyncio.get_running_loop().call_later(farewell_s, self._end_for_good)
+
+    def _end_for_good(self) -> None:
+        if not self.identity.settled:
+            self.fail(JoinExpired("the cluster gave up on this attempt to join before it had succeeded"))
+            return
+        record = self.watching.view.instances.get(self.raft_id)
+        because = f" ({record.reason})" if record is not None and record.reason else ""
+        self.fail(
+            Expelled(
+                f"{self.identity.instance_id} was expelled from the cluster{because}; its ids are never used again: "
+                "to add this machine anew, start an instance with an empty data directory"
+            )
+        )
 
     # Upkeep
 
@@ -350,24 +356,33 @@ class Instance:
             self.host.propose(self.cluster, command, lambda _result, _error: None)
 
     def learn(self, key: bytes, value: bytes | None) -> None:
-        """An instance record changed in the metastore."""
-        if value is None:
+        """A record changed in the metastore: an instance's says where it is, and whether it left."""
+        if value is None or not key.startswith(INSTANCES):
             return
         try:
             raft_id, record = parse_instance(key, value)
-            if record.removed and raft_id not in self._configuration():
+            if record.left and raft_id not in self._configuration():
                 # It came and went while this member was away. The mark is set while the id is in the configuration.
                 self.acquaintances.removed.add(raft_id)
-            if not self.admission.removed(raft_id):
+            if raft_id == self.raft_id:
+                if record.state in _SETTLED and not self.identity.settled:
+                    self._settle()
+            elif not self.admission.removed(raft_id):
                 split_address(record.address)
-                self.members.update([(raft_id, record.address)])
+                self.members.update([(raft_id, record.address)], marked=self.machine.applied_index)
         except ValueError as error:
             self.story(f"ignored an unusable instance record: {error}")
 
     def _learn_addresses(self) -> None:
-        for key, value in self.machine.latest(INSTANCES):
-            self.learn(key, value)
-        self.machine.watch_prefix(INSTANCES, self.learn)
+        identity = self.identity
+        self.members.update([(self.raft_id, self.settings.address)])
+        for raft_id, address in identity.founders.items():
+            if raft_id != self.raft_id and not self.admission.removed(raft_id):
+                self.members.update([(raft_id, address)])
+        for contact in identity.contacts:
+            if contact.raft_id != self.raft_id and not self.admission.removed(contact.raft_id):
+                self.members.update([(contact.raft_id, contact.address)], marked=contact.commit_index)
+        self.watching.load()
 
 
 def _refuse(text: str, request: Request) -> None:

@@ -1,4 +1,6 @@
-"""Changes of the cluster group's members, carried out by its leader.
+"""Changes of the cluster group's members that somebody asked for, carried out by its leader.
+
+Only where nobody governs: in a governed cluster the governor alone changes the members.
 
 A request is looked at in this order, and nothing is written before all of it was found good:
 
@@ -9,7 +11,7 @@ A request is looked at in this order, and nothing is written before all of it wa
 4. What is left must be possible.
 
 Then the instance records are written, and after them the configuration is changed. A record says, before an id is in a
-configuration, who will have it; and it is marked `removed` before the id leaves. So an id without a mark that is in no
+configuration, who will have it; and it is marked `left` before the id leaves. So an id without a mark that is in no
 configuration was never in one, and may be added again as it was asked for; a marked one is never used again.
 """
 
@@ -28,10 +30,11 @@ from trimtab.metastore.requests import MembersChange, MembersRequest
 from trimtab.metastore.results import InvokeResult
 from trimtab.net.server import Request
 from trimtab.node.errors import ProposalRefused
-from trimtab.node.members import MAX_RAFT_ID, InstanceRecord, instance_key, parse_instance
 from trimtab.node.settings import SettingsError, split_address
 from trimtab.raft.messages import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from trimtab.raft.progress import ProgressState
+from trimtab.topology.records import MAX_RAFT_ID, InstanceRecord, instance_key, parse_instance
+from trimtab.topology.states import NodeState
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -104,14 +107,14 @@ class MemberChanges:
                 singles.append(ConfChangeSingle(ConfChangeType.ADD_LEARNER_NODE, raft_id))
             else:
                 known = self._record(raft_id)
-                if known is not None and known.removed and raft_id not in self._group.raw.raft.tracker.progress:
+                if known is not None and known.left and raft_id not in self._group.raw.raft.tracker.progress:
                     continue
                 self._check_member(raft_id)
                 voters.discard(raft_id)
                 if known is None:
                     known = InstanceRecord(f"i{raft_id}", self._instance.members.addresses.get(raft_id, ""))
-                if not known.removed:
-                    records[raft_id] = msgspec.structs.replace(known, removed=True)
+                if not known.left:
+                    records[raft_id] = msgspec.structs.replace(known, state=NodeState.LEFT)
                 singles.append(ConfChangeSingle(ConfChangeType.REMOVE_NODE, raft_id))
         if not voters:
             raise SettingsError("the last voter can't be removed: nobody would be left to decide anything")
@@ -133,9 +136,7 @@ class MemberChanges:
             ):
                 return None
             raise SettingsError(f"member {raft_id} is in the cluster already, at {address or 'an unknown address'}")
-        if raft_id <= len(self._instance.settings.peers):
-            raise SettingsError(f"raft id {raft_id} belongs to a founding member; take a higher one")
-        if known is not None and known.removed:
+        if known is not None and known.left:
             raise SettingsError(f"raft id {raft_id} was used before; ids are never used again, take a new one")
         if known is not None and known != wanted:
             raise SettingsError(

@@ -1,8 +1,9 @@
 """Where the other members are, and the links to them.
 
-The founders' addresses come from the settings; those of members added later come from the metastore, under
-`instances/<raft_id>`, where they are written before the member is added, so that every member learns them from its own
-copy. What the metastore says wins.
+Addresses come from the data directory (the founders, or whom a joiner was told of), from the metastore under
+`instances/<raft_id>`, where they are written before the member is added, and from hellos. Each is marked with the
+commit index it was true at: what is older never overwrites what is newer. Else a joiner that applies the log from its
+beginning would dial where members were long ago, instead of where it was told they are.
 
 A stranger, a member this one has not heard of, may lead: the cluster went on while this member was down, or it is new
 itself. It is answered where its hello says it is. Anybody can claim that, so only a few strangers are known at a time,
@@ -16,45 +17,13 @@ import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgspec
-
 from trimtab.net.client import Channel
 from trimtab.net.hello import Hello
 from trimtab.net.limits import Limits as NetLimits
 from trimtab.node.links import Link
 
-INSTANCES = b"instances/"
 MAX_ADDRESSES = 1_000
 MAX_STRANGERS = 16
-MAX_RAFT_ID = (1 << 63) - 1
-
-
-class InstanceRecord(msgspec.Struct, frozen=True):
-    """What the metastore keeps of an instance.
-
-    Written before the member is added, and marked `removed` before it is removed: so an id that is in no configuration
-    and not marked was never in one.
-    """
-
-    instance_id: str
-    address: str
-    removed: bool = False
-
-
-def instance_key(raft_id: int) -> bytes:
-    """The metastore key of an instance; zero-padded, so that keys sort like ids."""
-    return INSTANCES + b"%020d" % raft_id
-
-
-def parse_instance(key: bytes, value: bytes) -> tuple[int, InstanceRecord]:
-    """Raft id and record; ValueError on anything that is neither."""
-    try:
-        raft_id, record = int(key.removeprefix(INSTANCES)), msgspec.json.decode(value, type=InstanceRecord)
-    except ValueError as error:
-        raise ValueError(f"the metastore key {key!r} does not hold an instance record: {error}") from error
-    if not 0 < raft_id <= MAX_RAFT_ID:
-        raise ValueError(f"the metastore key {key!r} names no raft id")
-    return raft_id, record
 
 
 class Members:
@@ -86,19 +55,27 @@ class Members:
         self._parcel_bytes = parcel_bytes
         self._incarnations: dict[int, int] = {}
         self._strangers: dict[int, None] = {}
+        self._marks: dict[int, int] = {}
         self.addresses: dict[int, str] = {}
 
-    def update(self, addresses: Iterable[tuple[int, str]]) -> None:
-        """Take note of addresses; links whose address changed are made anew. ValueError: not an address, or too many"""
+    def update(self, addresses: Iterable[tuple[int, str]], marked: int = 0) -> None:
+        """Take note of addresses as of the commit index `marked`; links whose address changed are made anew.
+
+        ValueError: not an address, or too many.
+        """
         for raft_id, address in addresses:
+            if marked < self._marks.get(raft_id, 0):
+                continue
             self._strangers.pop(raft_id, None)
             if self.addresses.get(raft_id) == address:
+                self._marks[raft_id] = marked
                 continue
             if raft_id not in self.addresses and len(self.addresses) >= MAX_ADDRESSES:
                 raise ValueError(f"member {raft_id} is one too many: {MAX_ADDRESSES} addresses are known")
             if raft_id != self._raft_id:
                 self._connect(raft_id, address)
             self.addresses[raft_id] = address
+            self._marks[raft_id] = marked
 
     def answer_at(self, raft_id: int, address: str) -> None:
         """A hello says where its sender is; believed if nothing better is known. The oldest stranger makes room."""
@@ -112,6 +89,7 @@ class Members:
     def forget(self, raft_id: int) -> None:
         """A member left for good, or a stranger must make room."""
         self.addresses.pop(raft_id, None)
+        self._marks.pop(raft_id, None)
         self._strangers.pop(raft_id, None)
         self._incarnations.pop(raft_id, None)
         if link := self._links.pop(raft_id, None):

@@ -8,15 +8,13 @@ two is finished by `recover`; every other leftover is removed by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from trimtab.metastore.errors import Compacted, MetastoreError
-from trimtab.metastore.layout import prefix_end
-from trimtab.metastore.limits import MAX_RANGE_LIMIT
 from trimtab.metastore.machine import Metastore
 from trimtab.metastore.requests import WatchItem, WatchKind, WatchRequest, encode, split_changes
 from trimtab.metastore.results import Result
@@ -270,35 +268,6 @@ class MetastoreMachine:
                 del self._served[request]
             elif progress > served.told and request.push(encode(WatchItem(progress, []))):
                 served.told = progress
-
-    def watch_prefix(self, prefix: bytes, told: Callable[[bytes, bytes | None], None]) -> None:
-        """Tell this instance itself what changes under a prefix."""
-
-        def deliver(changes: Changes) -> bool:
-            for change in changes.changes:
-                told(change.key, change.new.value if change.new is not None else None)
-            return True
-
-        def end(_error: Exception) -> None:
-            # Compaction overtook it (a snapshot came in): everything is told again, then from there on.
-            self._call_soon(self._watch_again, prefix, told)
-
-        self.metastore.watch(Prefix(prefix), deliver, end)
-
-    def _watch_again(self, prefix: bytes, told: Callable[[bytes, bytes | None], None]) -> None:
-        if not self._closed:
-            for key, value in self.latest(prefix):
-                told(key, value)
-            self.watch_prefix(prefix, told)
-
-    def latest(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All keys with the prefix and their values, now."""
-        low: bytes | None = prefix
-        while low is not None:
-            page = self.metastore.range(low, prefix_end(prefix), limit=MAX_RANGE_LIMIT)
-            for entry in page.entries:
-                yield entry.key, entry.value
-            low = page.next_key
 
     def _keep_pumping(self) -> None:
         if not self._pumping and len(self.metastore.watches):

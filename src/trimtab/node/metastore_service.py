@@ -21,8 +21,8 @@ from trimtab.net.errors import ConnectionLost, NetError, RpcError
 from trimtab.net.server import Handler, Request
 from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.member_changes import MemberChanges
-from trimtab.node.members import INSTANCES
 from trimtab.node.settings import SettingsError
+from trimtab.topology.records import SYSTEM_PREFIXES
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -95,10 +95,11 @@ class MetastoreService:
         # Taken apart here so that a bad command is refused before it costs a place in the log.
         body = bytes(request.body)
         for key in commands.changed_keys(commands.decode(body).body):
-            if key.startswith(INSTANCES):
+            if key.startswith(SYSTEM_PREFIXES):
+                prefix = key[: key.index(b"/") + 1].decode()
                 raise InvalidCommand(
-                    f"the key {key[:64]!r} is the system's, which alone changes what is under '{INSTANCES.decode()}'",
-                    what_to_do="read and watch it as you like; `members` commands change it",
+                    f"the key {key[:64]!r} is the system's, which alone changes what is under '{prefix}'",
+                    what_to_do="read and watch it as you like; keep your own data under another prefix",
                 )
         stamped = commands.stamp(body, self._instance.wall_ms())
         self._host.propose(self._group, stamped, partial(self._proposed, request))
@@ -209,6 +210,9 @@ class MetastoreService:
     # Membership
 
     def _members(self, request: Request) -> None:
+        if self._instance.governed:
+            request.fail("invalid", "the governor decides who votes here; use `expel`, `remove` or `decommission`")
+            return
         asked = requests.decode_members(request.body)
         leader = self._group.raw.raft.lead
         if leader == self._host.raft_id:

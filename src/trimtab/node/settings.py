@@ -6,12 +6,16 @@ struct, so a number that matters can be found, and changed, in one place.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trimtab.net.addresses import parse_address
+from trimtab.net.addresses import format_address, parse_address
+from trimtab.net.limits import Limits as NetLimits
+from trimtab.topology import names
+
+_ANY_HOST = ("0.0.0.0", "::", "*")
 
 
 class SettingsError(ValueError):
@@ -20,7 +24,11 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """How long things may take. A tick is the unit of Raft's clocks."""
+    """How long things may take. A tick is the unit of Raft's clocks.
+
+    A lease counts from the sending of a heartbeat. Whoever was not heard for `offline_after_ms` is marked Offline; by
+    then its lease must have ended for certain, also if the leader changed meanwhile.
+    """
 
     tick_ms: int = 100
     heartbeat_ticks: int = 1
@@ -33,6 +41,22 @@ class Timing:
     disk_retry_ms: int = 200
     keepalive_ms: int = 1_000
     dead_peer_ms: int = 4_000
+    lease_ms: int = 3_000
+    lease_heartbeat_ms: int = 500
+    offline_after_ms: int = 6_000
+    stall_after_ms: int = 30_000
+    heal_after_ms: int = 600_000
+    discover_every_ms: int = 200
+    join_every_ms: int = 1_000
+    handshake_timeout_ms: int = 2_000
+    silent_peer_ms: int = 5_000
+    silent_peer_again_ms: int = 30_000
+    farewell_ms: int = 3_000
+
+    @property
+    def election_max_ms(self) -> int:
+        """The longest an election waits for: timeouts are drawn between one and two of `election_ticks`."""
+        return 2 * self.election_ticks * self.tick_ms
 
 
 @dataclass(frozen=True)
@@ -73,44 +97,52 @@ class TlsFiles:
 class Settings:
     """One instance.
 
-    `peers` are the addresses of the founding members in an order that is the same for all of them: a founder's raft id
-    is its place in that list. An instance whose address is not in it is a newcomer: it needs a `raft_id` of its own,
-    founds nothing, and waits until a leader adds it. So does one that takes a removed founder's place at its address.
+    `peers` are where it looks for others when it starts for the first time; any two instances must share one. Who it is
+    to the others (its raft id) it is told when it joins, and finds in its data directory from then on.
 
-    `advertise` is the address others reach it at, and it is known by, where that is not the one it listens on.
+    `advertise` is the address others reach it at, and it is known by, where that is not the one it listens on. `http`
+    is where its HTTP door listens; empty: it has none. `replace` is the id of a dead instance whose place it takes.
     """
 
     instance_id: str
     listen: str
     peers: tuple[str, ...]
     cluster_id: str = "trimtab"
-    raft_id: int = 0
     advertise: str = ""
     tls: TlsFiles | None = None
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
+    failure_domain: dict[str, str] = field(default_factory=dict)
+    replace: str = ""
+    http: str = ""
+    stale_reads: bool = True
 
     def __post_init__(self) -> None:
         if not self.instance_id:
             raise SettingsError("an instance needs an id: --instance-id NAME")
+        if not self.cluster_id:
+            raise SettingsError("a cluster needs an id: --cluster-id NAME")
+        if len(self.cluster_id) > names.MAX_ID_CHARACTERS or not self.cluster_id.isprintable():
+            raise SettingsError(f"a cluster id has at most {names.MAX_ID_CHARACTERS} printable characters")
         if not self.peers:
-            raise SettingsError("an instance needs the founding members' addresses: --peer HOST:PORT, once for each")
-        for address in (self.listen, self.address, *self.peers):
+            raise SettingsError(
+                "an instance needs somebody to ask for the cluster: --peer HOST:PORT, once for each "
+                "(its own address, to begin a cluster alone)"
+            )
+        for address in (self.listen, self.address, *self.peers, *((self.http,) if self.http else ())):
             split_address(address)
         if len(set(self.peers)) != len(self.peers):
             raise SettingsError(f"--peer names an address twice: {', '.join(self.peers)}")
-        if self.founder or self.raft_id > len(self.peers):
-            return
-        if self.address in self.peers:
-            raise SettingsError(
-                f"--raft-id {self.raft_id} contradicts the peer list, where {self.address} is member "
-                f"{self.peers.index(self.address) + 1}; leave --raft-id out"
-            )
-        raise SettingsError(
-            f"{self.address} is not among the founding members ({', '.join(self.peers)}), so it is a newcomer and "
-            f"needs --raft-id with a number above {len(self.peers)} that was never used in this cluster; or, if others "
-            "reach it at another address than it listens on, --advertise HOST:PORT"
-        )
+        if self.http == self.listen:
+            raise SettingsError(f"{self.http} can't be both --listen and --http; give the HTTP door another port")
+        for wrong in (
+            names.wrong_instance_id(self.instance_id),
+            names.wrong_instance_id(self.replace) if self.replace else None,
+            names.unreachable_address(self.address),
+            names.wrong_failure_domain(self.failure_domain),
+        ):
+            if wrong:
+                raise SettingsError(wrong)
 
     @property
     def address(self) -> str:
@@ -118,14 +150,20 @@ class Settings:
         return self.advertise or self.listen
 
     @property
-    def founder(self) -> bool:
-        """Whether this instance is one of the members the cluster began with."""
-        return self.address in self.peers and self.raft_id in (0, self.peers.index(self.address) + 1)
+    def http_address(self) -> str:
+        """Where the HTTP door is reached; it has the host of the advertised address where it listens on any."""
+        if not self.http or split_address(self.http)[0] not in _ANY_HOST:
+            return self.http
+        return format_address((split_address(self.address)[0], split_address(self.http)[1]))
 
     @property
-    def member_id(self) -> int:
-        """The raft id."""
-        return self.peers.index(self.address) + 1 if self.founder else self.raft_id
+    def net_limits(self) -> NetLimits:
+        """The bounds of its connections."""
+        return NetLimits(
+            max_frame_bytes=self.limits.frame_bytes,
+            keepalive_s=self.timing.keepalive_ms / 1000,
+            dead_after_s=self.timing.dead_peer_ms / 1000,
+        )
 
     @property
     def exposed(self) -> bool:
@@ -136,12 +174,6 @@ class Settings:
         except ValueError:
             return self.tls is None and host != "localhost"
 
-    @property
-    def genesis(self) -> str:
-        """A digest of what the founders must agree on; members with different ones refuse each other."""
-        text = "\n".join((self.cluster_id, *self.peers))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
 
 def split_address(address: str) -> tuple[str, int]:
     """`HOST:PORT` taken apart; IPv6 hosts stand in brackets."""
@@ -149,3 +181,18 @@ def split_address(address: str) -> tuple[str, int]:
         return parse_address(address)
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def read_failure_domain(pairs: Iterable[str]) -> dict[str, str]:
+    """A failure domain from `key=value` texts."""
+    domain: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"'{pair}' is no part of a failure domain; write KEY=VALUE, such as rack=r1")
+        if key in domain:
+            raise SettingsError(f"the failure domain names '{key}' twice")
+        domain[key] = value
+    if wrong := names.wrong_failure_domain(domain):
+        raise SettingsError(wrong)
+    return domain

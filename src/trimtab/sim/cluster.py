@@ -1,8 +1,8 @@
 """A cluster of simulated processes: members that are production instances, and clients that are production clients.
 
 Only the ports of an instance are given from here: its loop (time and network), its disk, its random numbers and its
-wall clock. After every event of a member the invariants are looked at; what members say to each other is read off the
-wire.
+other clocks. Who is a member is decided by the scenario, not by a governor: members are founded directly. After every
+event of a member the invariants are looked at; what members say to each other is read off the wire.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 import msgspec
 
 from trimtab.net import frames
+from trimtab.node import founding
+from trimtab.node import identity as identities
 from trimtab.node.group import Group
+from trimtab.node.identity import Identity, Phase
 from trimtab.node.instance import Instance
 from trimtab.node.links import decode_parcel
 from trimtab.node.settings import Settings
@@ -27,8 +30,10 @@ from trimtab.sim.plan import Plan
 from trimtab.sim.reference import FOUNDING_INDEX, FOUNDING_TERM, ReferenceMachine
 from trimtab.sim.world import Process, World
 from trimtab.storage.port import DiskFull, StorageError, SyncFailed
+from trimtab.topology.protocol import Address
 
 PORT = 3301
+GENESIS = "simulated"
 RESTART_AFTER_FAILURE_S = 0.3
 _decode_frame = msgspec.msgpack.Decoder(frames.Frame).decode
 
@@ -46,12 +51,12 @@ class SimMember:
         self.instance: Instance | None = None
         self.group: Group | None = None
         self.retired = False
-        peers = tuple(f"10.0.0.{number}:{PORT}" for number in range(1, founders + 1))
+        # The members the cluster begins with: itself among them, unless it comes later.
+        self.founders = {number: f"10.0.0.{number}:{PORT}" for number in range(1, founders + 1)}
         self.settings = Settings(
             instance_id=f"i{raft_id}",
             listen=f"{self.host}:{PORT}",
-            peers=peers,
-            raft_id=0 if raft_id <= founders else raft_id,
+            peers=tuple(self.founders.values()),
             timing=cluster.plan.timing,
             limits=cluster.plan.limits,
         )
@@ -59,6 +64,33 @@ class SimMember:
     @property
     def address(self) -> str:
         return self.settings.listen
+
+    async def identify(self, rng: random.Random) -> Identity:
+        """Whose disk this is. An empty one becomes that of a founder, or of a newcomer that knows the founders."""
+        disk = self.disk.model
+        found = identities.load(disk)
+        if found is not None and found.phase is Phase.MEMBER:
+            return found
+        mine = Identity(
+            identities.FORMAT, self.settings.cluster_id, self.settings.instance_id, identities.fresh_id(rng)
+        )
+        # As in production: nothing of it counts before the last step, and a crash before that begins anew.
+        identities.store(disk, msgspec.structs.replace(mine, phase=Phase.BOOT))
+        founding.drop_database(disk)
+        founder = self.raft_id in self.founders
+        if founder:
+            await founding.write_log(disk, self.founders)
+        return identities.store(
+            disk,
+            msgspec.structs.replace(
+                mine,
+                phase=Phase.MEMBER,
+                raft_id=self.raft_id,
+                genesis=GENESIS,
+                founders=self.founders if founder else {},
+                contacts=[] if founder else [Address(number, at, 0) for number, at in self.founders.items()],
+            ),
+        )
 
     @property
     def alive(self) -> bool:
@@ -113,15 +145,19 @@ class SimCluster:
 
     async def _live(self, member: SimMember) -> None:
         process = member.process
-        instance = member.instance = Instance(
-            member.settings,
-            disk=member.disk.model,
-            rng=self.world.rng(f"instance/{member.name}/{process.lives}"),
-            wall_ms=process.wall_ms,
-            story=lambda line: self._instance_says(member, line),
-        )
+        rng = self.world.rng(f"instance/{member.name}/{process.lives}")
         failure: BaseException | None
         try:
+            instance = member.instance = Instance(
+                member.settings,
+                await member.identify(rng),
+                disk=member.disk.model,
+                rng=rng,
+                wall_ms=process.wall_ms,
+                boot_s=process.boot_s,
+                story=lambda line: self._instance_says(member, line),
+                governed=False,
+            )
             await instance.start()
             await instance.ended
             failure = instance.failure

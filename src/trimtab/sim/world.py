@@ -65,6 +65,10 @@ class Process:
     def monotonic(self) -> float:
         return self.clock_base + (self.world.now - self.clock_anchor) * self.clock_rate
 
+    def boot_s(self) -> float:
+        """The clock that goes on while the machine is suspended; pausing a process stops none of them."""
+        return self.monotonic()
+
     def wall_ms(self) -> int:
         return EPOCH_MS + int(self.world.now * 1000.0) + self.wall_offset_ms
 

@@ -10,11 +10,14 @@ import pytest
 from trimtab.net.hello import Hello
 from trimtab.node.acquaintances import Acquaintances, lost_data, was_removed
 from trimtab.node.admission import Admission
-from trimtab.node.settings import Settings
+from trimtab.node.identity import FORMAT, Identity, Phase
 from trimtab.storage.model import ModelDisk
+from trimtab.topology.records import InstanceRecord
+from trimtab.topology.states import NodeState
+from trimtab.topology.view import View
 
-PEERS = ("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
-SETTINGS = Settings("i1", PEERS[0], PEERS)
+FOUNDERS = {1: "10.0.0.1:1", 2: "10.0.0.2:1", 3: "10.0.0.3:1"}
+IDENTITY = Identity(FORMAT, "trimtab", "i1", "mine", Phase.MEMBER, raft_id=1, genesis="g", founders=FOUNDERS)
 
 
 def hello(raft_id: int, data_id: str = "d", **changed: Any) -> Hello:
@@ -22,7 +25,7 @@ def hello(raft_id: int, data_id: str = "d", **changed: Any) -> Hello:
         cluster_id="trimtab",
         instance_id=f"i{raft_id}",
         raft_id=raft_id,
-        genesis=SETTINGS.genesis,
+        genesis=IDENTITY.genesis,
         address=f"10.0.0.{raft_id}:1",
         data_id=data_id,
     )
@@ -36,7 +39,8 @@ class Door:
         self.members = set(members)
         self.disk = disk or ModelDisk(call_later=lambda _seconds, _callback: None, sync_latency=lambda: 0.0)
         self.acquaintances = Acquaintances(self.disk)
-        self.admission = Admission(SETTINGS, "mine", self.acquaintances, lambda: self.members)
+        self.view = View()
+        self.admission = Admission(IDENTITY, self.acquaintances, self.view, lambda: self.members)
 
 
 def test_clients_and_members_of_the_configuration_are_welcome() -> None:
@@ -49,7 +53,7 @@ def test_clients_and_members_of_the_configuration_are_welcome() -> None:
     ("stranger", "reason"),
     [
         (hello(2, cluster_id="other"), "belongs to cluster 'trimtab', not 'other'"),
-        (hello(2, genesis="other"), "founding peer lists differ"),
+        (hello(2, genesis="other"), "two clusters named 'trimtab'"),
         (hello(1, instance_id="i1"), "raft id 1 is mine"),
     ],
 )
@@ -80,6 +84,24 @@ def test_a_later_member_counts_as_removed_only_when_that_is_certain() -> None:
     assert door.admission.refusal(hello(4)) is None
     door.acquaintances.note_removed([4])
     assert door.admission.refusal(hello(4)) == was_removed(4)
+
+
+def test_whose_record_says_that_it_left_was_removed_once_it_is_out_of_the_configuration() -> None:
+    door = Door(1, 2, 3, 4)
+    door.view.instances[4] = InstanceRecord("i4", "10.0.0.4:1", uuid="d", state=NodeState.LEFT)
+    assert door.admission.refusal(hello(4)) is None, "its vote may still be needed"
+    door.members.remove(4)
+    assert door.admission.refusal(hello(4)) == was_removed(4)
+
+
+def test_the_record_says_which_directory_a_member_has_also_to_one_that_never_met_it() -> None:
+    door = Door(1, 2, 3, 4)
+    door.view.instances[4] = InstanceRecord("i4", "10.0.0.4:1", uuid="joined with")
+    assert door.admission.refusal(hello(4, "joined with")) is None
+    assert door.admission.speaks_for(hello(4, "joined with"))
+    assert door.admission.refusal(hello(4, "another")) == lost_data(4)
+    assert not door.admission.speaks_for(hello(4, "another"))
+    assert door.acquaintances.data_ids == {}
 
 
 def test_strangers_are_not_written_down() -> None:

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from trimtab.client.metastore import MetastoreClient
-from trimtab.node.instance import Identity, Instance
-from trimtab.node.members import MAX_ADDRESSES, instance_key
+from trimtab.node import identity as identities
+from trimtab.node.instance import Instance
+from trimtab.node.members import MAX_ADDRESSES
 from trimtab.node.settings import Limits, Timing
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.plan import draw
 from trimtab.sim.world import World
+from trimtab.topology.records import instance_key
 
 KEEP_S = 12
 
@@ -69,8 +71,8 @@ def test_a_data_directory_keeps_its_id_across_restarts_and_every_one_has_another
     first = alone.start().data_id
     alone.cluster.kill(alone.member, True)
     assert alone.start().data_id == first
-    stored = alone.member.disk.model.read_file("instance.json")
-    assert stored is not None and msgspec.json.decode(stored, type=Identity).data_id == first
+    stored = identities.load(alone.member.disk.model)
+    assert stored is not None and stored.uuid == first and stored.raft_id == 1
     with World(2) as other:
         assert Alone(other).start().data_id != first
 

@@ -12,8 +12,9 @@ import pytest
 
 from trimtab.net.hello import Hello
 from trimtab.net.limits import Limits as NetLimits
-from trimtab.node.members import MAX_ADDRESSES, MAX_STRANGERS, Members, instance_key, parse_instance
+from trimtab.node.members import MAX_ADDRESSES, MAX_STRANGERS, Members
 from trimtab.sim.world import World
+from trimtab.topology.records import instance_key, parse_instance
 
 
 class Book:
@@ -87,6 +88,21 @@ def test_a_bad_address_leaves_what_was_known(book: Book, address: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         book.members.update([(4, address)])
     assert book.members.addresses[4] == "10.0.0.4:1" and book.links[4] is before
+
+
+def test_an_older_address_never_overwrites_a_newer_one(book: Book) -> None:
+    book.members.update([(4, "10.0.0.9:1")], marked=20)
+    book.members.update([(4, "10.0.0.4:1")], marked=7)
+    assert book.members.addresses[4] == "10.0.0.9:1"
+    book.members.update([(4, "10.0.0.5:1")], marked=21)
+    assert book.members.addresses[4] == "10.0.0.5:1"
+
+
+def test_the_same_address_heard_again_is_as_new_as_the_news(book: Book) -> None:
+    book.members.update([(4, "10.0.0.4:1")], marked=7)
+    book.members.update([(4, "10.0.0.4:1")], marked=20)
+    book.members.update([(4, "10.0.0.9:1")], marked=10)
+    assert book.members.addresses[4] == "10.0.0.4:1"
 
 
 def test_a_member_that_left_is_forgotten(book: Book) -> None:

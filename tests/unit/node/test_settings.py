@@ -1,49 +1,49 @@
 """An instance is told what it is before it does anything; what can't work is refused with the way out."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trimtab.node.settings import Settings, SettingsError, TlsFiles, split_address
+from trimtab.node.settings import Settings, SettingsError, TlsFiles, read_failure_domain, split_address
 
 PEERS = ("127.0.0.1:3301", "127.0.0.1:3311", "127.0.0.1:3321")
 
 
-def test_a_founder_is_numbered_by_its_place_in_the_peer_list() -> None:
-    assert Settings("i2", PEERS[1], PEERS).member_id == 2
+def settings(**changed: Any) -> Settings:
+    return Settings(**{"instance_id": "i1", "listen": PEERS[0], "peers": PEERS, **changed})
 
 
-def test_a_newcomer_brings_its_own_number() -> None:
-    settings = Settings("i4", "127.0.0.1:3331", PEERS, raft_id=4)
-    assert settings.member_id == 4
-    assert not settings.founder
-
-
-def test_a_newcomer_without_a_number_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"needs --raft-id with a number above 3"):
-        Settings("i4", "127.0.0.1:3331", PEERS)
-
-
-def test_a_newcomer_with_a_founders_number_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"above 3"):
-        Settings("i4", "127.0.0.1:3331", PEERS, raft_id=2)
-
-
-def test_a_number_that_contradicts_the_peer_list_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"contradicts"):
-        Settings("i1", PEERS[0], PEERS, raft_id=3)
+def test_an_instance_need_not_be_among_its_peers() -> None:
+    assert settings(listen="127.0.0.1:3331").address == "127.0.0.1:3331"
 
 
 def test_an_instance_is_known_by_the_address_it_advertises() -> None:
-    settings = Settings("i2", "0.0.0.0:3311", PEERS, advertise=PEERS[1])
-    assert settings.founder and settings.member_id == 2 and settings.address == PEERS[1]
+    assert settings(listen="0.0.0.0:3311", advertise=PEERS[1]).address == PEERS[1]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:3311", "[::]:3311"])
+def test_an_address_that_nobody_can_reach_is_refused_with_the_way_out(listen: str) -> None:
     with pytest.raises(SettingsError, match=r"--advertise HOST:PORT"):
-        Settings("i2", "0.0.0.0:3311", PEERS)
+        settings(listen=listen)
 
 
-def test_a_newcomer_may_stand_where_a_removed_founder_stood() -> None:
-    settings = Settings("i2", PEERS[1], PEERS, raft_id=7)
-    assert settings.member_id == 7 and not settings.founder
+@pytest.mark.parametrize(
+    ("http", "advertised", "expected"),
+    [
+        ("", "", ""),
+        ("127.0.0.1:3303", "", "127.0.0.1:3303"),
+        ("0.0.0.0:3303", "10.0.0.1:3301", "10.0.0.1:3303"),
+        ("[::]:3303", "[::1]:3301", "[::1]:3303"),
+    ],
+)
+def test_the_http_door_is_reached_at_the_host_of_the_instance(http: str, advertised: str, expected: str) -> None:
+    assert settings(http=http, advertise=advertised).http_address == expected
+
+
+def test_two_doors_need_two_ports() -> None:
+    with pytest.raises(SettingsError, match=r"another port"):
+        settings(http=PEERS[0])
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,14 @@ def test_a_newcomer_may_stand_where_a_removed_founder_stood() -> None:
     ],
 )
 def test_only_loopback_is_not_exposed_without_tls(listen: str, exposed: bool) -> None:
-    assert Settings("i4", listen, PEERS, raft_id=4).exposed is exposed
+    assert settings(listen=listen, advertise="10.0.0.1:1").exposed is exposed
     tls = TlsFiles(Path("a"), Path("c"), Path("k"))
-    assert not Settings("i4", listen, PEERS, raft_id=4, tls=tls).exposed
-
-
-def test_founders_with_the_peers_in_another_order_have_another_genesis() -> None:
-    assert Settings("i1", PEERS[0], PEERS).genesis != Settings("i1", PEERS[0], PEERS[::-1]).genesis
+    assert not settings(listen=listen, advertise="10.0.0.1:1", tls=tls).exposed
 
 
 def test_the_same_peer_twice_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"twice"):
-        Settings("i1", PEERS[0], (PEERS[0], PEERS[0]))
+        settings(peers=(PEERS[0], PEERS[0]))
 
 
 @pytest.mark.parametrize("address", ["", "3301", "host", ":3301", "host:", "host:x", "host:70000", "host:-1"])
@@ -84,8 +80,29 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
     assert split_address("[::1]:3301") == ("::1", 3301)
 
 
-def test_no_peers_and_no_name_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"--peer"):
-        Settings("i1", PEERS[0], ())
-    with pytest.raises(SettingsError, match=r"--instance-id"):
-        Settings("", PEERS[0], PEERS)
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"peers": ()}, r"--peer HOST:PORT"),
+        ({"instance_id": ""}, r"--instance-id"),
+        ({"instance_id": "a b"}, r"can't be an instance id"),
+        ({"cluster_id": ""}, r"--cluster-id"),
+        ({"replace": "a/b"}, r"can't be an instance id"),
+        ({"peers": ("nowhere",)}, r"'nowhere' is not an address"),
+        ({"http": "nowhere"}, r"'nowhere' is not an address"),
+        ({"failure_domain": {"rack": ""}}, r"'rack' can't have the value"),
+    ],
+)
+def test_what_can_not_work_is_refused(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        settings(**changed)
+
+
+def test_a_failure_domain_is_given_in_pairs() -> None:
+    assert read_failure_domain(["dc=d1", "rack=r=1"]) == {"dc": "d1", "rack": "r=1"}
+
+
+@pytest.mark.parametrize("pairs", [["rack"], ["rack=1", "rack=2"], ["rack=1", "RACK=2"], ["=1"], ["rack="]])
+def test_a_failure_domain_that_is_none_is_refused(pairs: list[str]) -> None:
+    with pytest.raises(SettingsError, match=r"failure.domain"):
+        read_failure_domain(pairs)
