@@ -124,6 +124,8 @@ class StatusReply(msgspec.Struct, array_like=True, frozen=True):
     disk_full: str
     members: list[MemberStatus]
     removed: str = ""
+    last_term: int = 0
+    genesis: str = ""
 
 
 class MembersChange(enum.IntEnum):

@@ -203,6 +203,8 @@ class MetastoreService:
                     disk_full=self._host.full(),
                     members=members,
                     removed=instance.removed,
+                    last_term=raft.log.term(raft.log.last_index()),
+                    genesis=instance.identity.genesis,
                 )
             )
         )
