@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trimtab.governor.steps import StepKey
+from trimtab.governor.steps import StepKey, StepKind
 from trimtab.topology.view import View
 
 
@@ -19,21 +19,32 @@ class Patience:
     offline_after_ms: int = 6_000
     join_deadline_ms: int = 120_000
     request_timeout_ms: int = 0  # of operators' requests without a deadline of their own; 0: none
+    stall_after_ms: int = 30_000
+    promote_lag_entries: int = 1_000
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the leader knows of an instance from its heartbeats since it leads."""
+    """What the leader knows of an instance from its heartbeats since it leads.
+
+    Whatever the instance itself says counts as hearing from it, so also its `instance.update`: one that has just come
+    must not be found silent before its first heartbeat.
+    """
 
     age_ms: int  # since the last one arrived; since the leader took office where none did
     applied: int = 0
     version: int = 0
     uuid: str = ""
+    stalled_ms: int = 0  # for how long `applied` has not moved although it was behind
 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """The input of `plan`. Times are the leader's own clock; `now_ms` is its wall clock, for records only."""
+    """The input of `plan`. Times are the leader's own clock; `now_ms` is its wall clock, for what records say.
+
+    `joint` is true from the moment a change of members is proposed until it is over. `resting` are steps that failed
+    and are not to be tried yet: they are left alone like those in flight, but take no slot.
+    """
 
     view: View
     leader: int
@@ -50,6 +61,22 @@ class ClusterState:
     in_flight: frozenset[StepKey] = frozenset()
     backing_off: frozenset[int] = frozenset()  # raft ids whose last call failed, not to be called yet
     patience: Patience = Patience()
+    resting: frozenset[StepKey] = frozenset()
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Everybody in the Raft configuration."""
+        return self.voters | self.learners
+
+    def busy(self, kind: StepKind) -> frozenset[int]:
+        """The subjects of steps of this kind that are in flight or rest."""
+        keys = self.in_flight | self.resting
+        return frozenset(subject for key in keys if key.kind is kind for subject in key.subjects)
+
+    def silent_ms(self, raft_id: int) -> int:
+        """For how long the instance has not been heard from; never longer than the leader has led."""
+        heard = self.heard.get(raft_id)
+        return self.in_office_ms if heard is None else heard.age_ms
 
     def alive(self, raft_id: int) -> bool:
         """Whether the instance has been heard from lately; the leader itself always."""

@@ -21,6 +21,7 @@ class StepKind(enum.Enum):
     TRANSFER = "transfer"
     VOTERS = "voters"
     DOWN = "down"
+    FENCE = "fence"
     REQUEST = "request"
     ANSWER = "answer"
     SYNC = "sync"
@@ -34,7 +35,10 @@ SLOTS: dict[StepKind, int] = {
     StepKind.TRANSFER: 1,
     StepKind.VOTERS: 1,
     StepKind.DOWN: 1,
-    StepKind.REQUEST: 1,
+    # Apart from DOWN: its barrier may wait for long, and the next one that dies must not wait with it.
+    StepKind.FENCE: 1,
+    # A barrier of a transition may wait for long; joins are admitted and requests ended meanwhile.
+    StepKind.REQUEST: 4,
     StepKind.ANSWER: 8,
     StepKind.SYNC: 2,
     StepKind.REPLICATE: 2,

@@ -1,0 +1,128 @@
+"""The ladder upwards: Offline → RaftSynced → Replicated → ShardingInitialized → Online, all who can at once.
+
+    sync        it has applied what the leader had committed      begins again from wherever it stood, weight 0
+    replicate   every replica it should hold is open               whatever its state
+    shard       every router knows a topology that includes it     a barrier; its state must be normal
+    go_online   its weight rises                                   one write, and routing is told
+
+Each rung takes everybody who stands below it, in one step; a call that fails holds back only the one that did not
+answer. An instance that sets out again and again begins again and again, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trimtab.governor.crossing import barrier_nodes, depend_on_absent
+from trimtab.governor.state import ClusterState
+from trimtab.governor.steps import Barrier, Call, CallKind, Commit, Step, StepKind, Write
+from trimtab.governor.wording import are, name, names
+from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.topology.grades import Grade
+from trimtab.topology.records import InstanceRecord
+from trimtab.topology.states import NodeState
+
+# Neither coming nor gone: routing knows them.
+_PLACED = frozenset((NodeState.NORMAL, NodeState.REBUILDING, NodeState.DECOMMISSIONING))
+
+
+def sync(state: ClusterState) -> Call | None:
+    """Rule: whoever comes, or comes back, catches up with the metastore."""
+    ids = _climbers(
+        state,
+        StepKind.SYNC,
+        lambda record: record.grades.must_climb and record.state is not NodeState.REMOVING,
+    )
+    ids = [raft_id for raft_id in ids if raft_id in state.members]
+    why = f"{names(state.view, ids)} {'catches' if len(ids) == 1 else 'catch'} up with the metastore"
+    return _call(state, StepKind.SYNC, CallKind.SYNC, ids, Grade.RAFT_SYNCED, why)
+
+
+def replicate(state: ClusterState) -> Call | None:
+    """Rule: whoever is synced opens its replicas."""
+    ids = _climbers(state, StepKind.REPLICATE, lambda record: _stands(record, Grade.RAFT_SYNCED))
+    why = f"{names(state.view, ids)} {'opens its' if len(ids) == 1 else 'open their'} replicas"
+    return _call(state, StepKind.REPLICATE, CallKind.REPLICAS, ids, Grade.REPLICATED, why)
+
+
+def shard(state: ClusterState) -> Step | None:
+    """Rule: every router learns of whoever is replicated."""
+    ids = _climbers(
+        state,
+        StepKind.SHARD,
+        lambda record: _stands(record, Grade.REPLICATED) and record.state in _PLACED,
+    )
+    if not ids:
+        return None
+    why = f"every router knows {names(state.view, ids)} by version {state.view.version}"
+    draft = Draft(state)
+    for raft_id in ids:
+        draft.climb(raft_id, Grade.SHARDING_INITIALIZED)
+    depend_on_absent(state, draft)
+    draft.tell(why)
+    return Barrier(
+        StepKind.SHARD,
+        why,
+        tuple(ids),
+        version=state.view.version,
+        nodes=barrier_nodes(state),
+        write=draft.write(),
+    )
+
+
+def go_online(state: ClusterState) -> Commit | None:
+    """Rule: whoever is known everywhere gets its weight."""
+    ids = _climbers(
+        state,
+        StepKind.ONLINE,
+        lambda record: _stands(record, Grade.SHARDING_INITIALIZED) and record.state in _PLACED,
+    )
+    if not ids:
+        return None
+    draft = Draft(state)
+    for raft_id in ids:
+        draft.climb(raft_id, Grade.ONLINE)
+    draft.raise_version()
+    why = f"{names(state.view, ids)} {are(ids)} Online"
+    draft.tell(why)
+    return Commit(StepKind.ONLINE, why, tuple(ids), write=draft.write())
+
+
+def _stands(record: InstanceRecord, grade: Grade) -> bool:
+    """Whether the instance stands at a rung, on its way up, and has not been away since it got there."""
+    grades = record.grades
+    return grades.current.grade is grade and grades.target.grade is Grade.ONLINE and not grades.must_climb
+
+
+def _climbers(state: ClusterState, kind: StepKind, stands_below: Callable[[InstanceRecord], bool]) -> list[int]:
+    left_alone = state.busy(kind) | state.backing_off
+    return [
+        raft_id
+        for raft_id, record in sorted(state.view.members().items())
+        if raft_id not in left_alone and state.alive(raft_id) and stands_below(record)
+    ][:MAX_BATCH]
+
+
+def _call(state: ClusterState, kind: StepKind, call: CallKind, ids: list[int], grade: Grade, why: str) -> Call | None:
+    if not ids:
+        return None
+    return Call(
+        kind,
+        why,
+        tuple(ids),
+        call=call,
+        index=state.commit,
+        writes={raft_id: _climb(state, raft_id, grade) for raft_id in ids},
+    )
+
+
+def _climb(state: ClusterState, raft_id: int, grade: Grade) -> Write:
+    draft = Draft(state)
+    if draft.instance(raft_id).grades.current.grade is Grade.ONLINE:
+        # It has been away without having been found out, and has just lost its weight.
+        draft.raise_version()
+        draft.tell(f"{name(state.view, raft_id)} had been away and begins again, as {grade.value}")
+    else:
+        draft.tell(f"{name(state.view, raft_id)} is {grade.value}")
+    draft.climb(raft_id, grade)
+    return draft.write()

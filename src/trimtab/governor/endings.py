@@ -1,0 +1,157 @@
+"""Requests that end before they are done: cancelled, too late, impossible by now, or with nobody left to carry them.
+
+All that end now end in one write, each with its reason. What has begun is taken back as far as it went:
+
+    a join or replacement   the row becomes left: its ids are spent, and a new attempt gets new ones
+    a leave or removal      the instance is normal again, and its transition goes on without it
+    a rebuild               the instance is normal again
+
+From write_both_read_new on nothing is taken back: such a request is finished, and says that it was too late.
+"""
+
+from __future__ import annotations
+
+from trimtab.governor.joins import standing
+from trimtab.governor.obstacles import obstacle, undecided
+from trimtab.governor.state import ClusterState
+from trimtab.governor.steps import Commit, StepKind
+from trimtab.governor.transitions import UNDER_WAY, ready_to_join
+from trimtab.governor.wording import name, seconds
+from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.topology.grades import Grade
+from trimtab.topology.join import JOINING
+from trimtab.topology.lifecycle import open_requests, prunable, too_late
+from trimtab.topology.records import (
+    GLOBAL_KINDS,
+    RequestKind,
+    RequestRecord,
+    RequestState,
+    TransitionRecord,
+)
+from trimtab.topology.states import NodeState
+
+Ending = tuple[RequestState, str]
+_PRUNED_AT_ONCE = 100
+
+
+def end_early(state: ClusterState) -> Commit | None:
+    """Rule: requests that should not or can't go on end, with their reasons."""
+    endings: dict[int, Ending] = {}
+    for number, request in sorted(state.view.requests.items()):
+        if request.state.final or len(endings) == MAX_BATCH or too_late(state.view, number):
+            continue
+        if ending := _ending(state, number):
+            endings[number] = ending
+    return _end(state, endings) if endings else None
+
+
+def give_up(state: ClusterState) -> Commit | None:
+    """Rule: when none of the requests that wait can go on, all of them are cancelled."""
+    open_now = open_requests(state.view)
+    waiting = {n: r for n, r in open_now.items() if r.kind not in JOINING and r.kind not in GLOBAL_KINDS}
+    if not waiting or state.view.transition is not None or state.in_office_ms < state.patience.offline_after_ms:
+        return None
+    if any(r.state is RequestState.RUNNING or undecided(state, n) for n, r in waiting.items()):
+        return None
+    # A joiner that gets in may be what the others wait for.
+    if any(r.kind in JOINING for r in open_now.values()):
+        return None
+    obstacles = {n: obstacle(state, n) for n in waiting}
+    if not all(obstacles.values()):
+        return None
+    return _end(state, {n: (RequestState.CANCELLED, f"it can't go on: {why}") for n, why in obstacles.items()})
+
+
+def prune(state: ClusterState) -> Commit | None:
+    """Rule: of the requests that ended long ago only the newest are kept."""
+    old = prunable(state.view)
+    if len(old) < _PRUNED_AT_ONCE:
+        return None
+    draft = Draft(state)
+    for number in old[:_PRUNED_AT_ONCE]:
+        draft.forget_request(number)
+    why = f"{_PRUNED_AT_ONCE} requests that ended long ago, up to {old[_PRUNED_AT_ONCE - 1]}, are forgotten"
+    draft.tell(why)
+    return Commit(StepKind.REQUEST, why, tuple(old[:_PRUNED_AT_ONCE]), write=draft.write())
+
+
+def _ending(state: ClusterState, number: int) -> Ending | None:
+    request = state.view.requests[number]
+    if request.cancel:
+        return RequestState.CANCELLED, request.cancel
+    if request.kind in JOINING:
+        return _join_ending(state, request)
+    record = state.view.instances.get(request.raft_id)
+    if request.kind not in GLOBAL_KINDS and (record is None or record.left):
+        who = name(state.view, request.raft_id)
+        done = record is not None and request.kind in (RequestKind.LEAVE, RequestKind.REMOVE)
+        return RequestState.DONE if done else RequestState.FAILED, f"{who} is not in the cluster any more"
+    deadline_ms = request.deadline_ms
+    if not deadline_ms and state.patience.request_timeout_ms:
+        deadline_ms = request.asked_ms + state.patience.request_timeout_ms
+    if deadline_ms and state.now_ms >= deadline_ms:
+        why = obstacle(state, number) if request.state is RequestState.PENDING else None
+        return RequestState.FAILED, _too_late(request, deadline_ms) + (f": {why}" if why else "")
+    return None
+
+
+def _join_ending(state: ClusterState, request: RequestRecord) -> Ending | None:
+    view = state.view
+    record = view.instances.get(request.raft_id)
+    if request.state is RequestState.RUNNING:
+        if record is None or record.left:
+            return RequestState.FAILED, "its instance has left meanwhile"
+        if record.state is UNDER_WAY[request.kind] and record.grades.target.grade is not Grade.ONLINE:
+            return RequestState.FAILED, f"{record.instance_id} went down while it joined ({record.reason})"
+        if record.replaces and standing(state, record.replaces) and state.alive(record.replaces):
+            return RequestState.FAILED, f"{name(view, record.replaces)}, which it was to replace, is back"
+        if record.state is not NodeState.NONE or ready_to_join(state, request):
+            return None
+    deadline_ms = request.deadline_ms or request.asked_ms + state.patience.join_deadline_ms
+    if state.now_ms < deadline_ms:
+        return None
+    did = "it was not heard from" if request.answered else "it did not take the answer"
+    return RequestState.FAILED, _too_late(request, deadline_ms) + (f": {did}" if request.raft_id else "")
+
+
+def _too_late(request: RequestRecord, deadline_ms: int) -> str:
+    return f"it was not done within {seconds(deadline_ms - request.asked_ms)}"
+
+
+def _end(state: ClusterState, endings: dict[int, Ending]) -> Commit:
+    draft = Draft(state)
+    for number, (ending, reason) in endings.items():
+        request = draft.request(number)
+        if request.state is RequestState.RUNNING:
+            _take_back(draft, request, f"request {number} ({request.kind.value}) {ending.value}: {reason}")
+        draft.end_request(number, ending, reason)
+        draft.tell(f"request {number} ({request.kind.value} of {_about(state, request)}) {ending.value}: {reason}")
+    _shrink_transition(state, draft, endings)
+    write = draft.write()
+    return Commit(StepKind.REQUEST, "; ".join(write.events[:3]), tuple(endings), write=write)
+
+
+def _take_back(draft: Draft, request: RequestRecord, reason: str) -> None:
+    if request.kind in JOINING:
+        draft.expel(request.raft_id, reason)
+    elif request.kind not in GLOBAL_KINDS:
+        record = draft.instance(request.raft_id)
+        undone = NodeState.REBUILDING if request.kind is RequestKind.REBUILD else UNDER_WAY[request.kind]
+        if record.state is undone:
+            draft.change_instance(request.raft_id, state=NodeState.NORMAL)
+            draft.raise_version()
+
+
+def _shrink_transition(state: ClusterState, draft: Draft, endings: dict[int, Ending]) -> None:
+    transition = state.view.transition
+    if transition is None or not any(number in endings for number in transition.requests):
+        return
+    left = [number for number in transition.requests if number not in endings]
+    version = draft.raise_version()
+    draft.transition(TransitionRecord(transition.state, transition.kind, left, version) if left else None)
+
+
+def _about(state: ClusterState, request: RequestRecord) -> str:
+    if request.join is not None:
+        return request.join.instance_id
+    return name(state.view, request.raft_id) if request.raft_id else "the cluster"

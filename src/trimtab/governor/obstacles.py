@@ -1,0 +1,61 @@
+"""What keeps an operator's request from going on: the sentence that the operator reads, or None.
+
+A request that can't go on now waits, because what is missing may come. When none of those that wait can, nobody is
+left to make a difference: then all of them are cancelled, each with its own obstacle (`endings`). To what
+`trimtab.topology.lifecycle` knows, the governor adds the votes: nobody may leave if those who are left could then not
+decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from trimtab.governor.joins import doubtful, standing
+from trimtab.governor.state import ClusterState
+from trimtab.governor.voters import choose_voters, seats
+from trimtab.governor.wording import name
+from trimtab.topology.lifecycle import blocked
+from trimtab.topology.records import GLOBAL_KINDS, RequestKind
+from trimtab.topology.states import NodeState
+
+MEMBERS = frozenset((NodeState.NORMAL, NodeState.REBUILDING))
+
+
+def obstacle(state: ClusterState, number: int, with_them: Collection[int] = ()) -> str | None:
+    """Why a pending request can't go on; `with_them` are instances that leave together with its own."""
+    request = state.view.requests[number]
+    if request.kind in GLOBAL_KINDS:
+        return None
+    record = state.view.instances.get(request.raft_id)
+    if record is None or record.left:
+        return f"{name(state.view, request.raft_id)} is not in the cluster any more"
+    if record.state not in MEMBERS:
+        return f"{record.instance_id} is {record.state.value}; that has to end first"
+    if why := blocked(state.view, number, lambda raft_id: standing(state, raft_id)):
+        return why
+    if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE):
+        return _nobody_left(state, request.raft_id, with_them)
+    return None
+
+
+def undecided(state: ClusterState, number: int) -> bool:
+    """Whether it is too early to say: it depends on an instance of which failure detection has yet to tell."""
+    request = state.view.requests[number]
+    return request.kind not in GLOBAL_KINDS and doubtful(state, request.raft_id)
+
+
+def _nobody_left(state: ClusterState, raft_id: int, with_them: Collection[int]) -> str | None:
+    goners = {raft_id, *with_them}
+    who = name(state.view, raft_id)
+    staying = [
+        other
+        for other, record in sorted(state.view.members().items())
+        if other not in goners and record.state in MEMBERS and standing(state, other)
+    ]
+    if not staying:
+        return f"no member that is up would be left without {who}; add an instance first"
+    # A leader goes last, after it has handed over: whoever will lead then stands for it here.
+    leader = state.leader if state.leader not in goners else next((i for i in staying if i in state.voters), staying[0])
+    if goners & choose_voters(seats(state, goners), state.voters, leader):
+        return f"the voters that are left without {who} would be no majority that is up; bring others back first"
+    return None

@@ -1,0 +1,83 @@
+"""Rebuilds and global requests: they change no topology, so they need no transition; they wait until none is under way.
+
+A rebuild marks its instance `rebuilding`, and ends when every router knows: there is no data to copy yet. Global
+requests are a queue: one at a time, the oldest first, after everything else. A `barrier` request is done when a barrier
+at the version of its turn has passed.
+"""
+
+from __future__ import annotations
+
+from trimtab.governor.crossing import barrier_nodes, depend_on_absent
+from trimtab.governor.obstacles import obstacle, undecided
+from trimtab.governor.state import ClusterState
+from trimtab.governor.steps import Barrier, Commit, StepKind
+from trimtab.governor.wording import name, names
+from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.topology.records import GLOBAL_KINDS, RequestKind, RequestState
+from trimtab.topology.states import NodeState
+
+
+def begin_rebuilds(state: ClusterState) -> Commit | None:
+    """Rule: instances that are to be rebuilt, and can be, are."""
+    if state.view.transition is not None:
+        return None
+    chosen: dict[int, int] = {}  # raft id -> request
+    for number, request in sorted(state.view.requests.items()):
+        if request.kind is not RequestKind.REBUILD or request.state is not RequestState.PENDING or request.cancel:
+            continue
+        record = state.view.instances.get(request.raft_id)
+        free = record is not None and record.state is NodeState.NORMAL and request.raft_id not in chosen
+        if free and len(chosen) < MAX_BATCH and not undecided(state, number) and obstacle(state, number) is None:
+            chosen[request.raft_id] = number
+    if not chosen:
+        return None
+    draft = Draft(state)
+    for raft_id, number in chosen.items():
+        draft.change_instance(raft_id, state=NodeState.REBUILDING)
+        draft.change_request(number, state=RequestState.RUNNING, started_ms=state.now_ms)
+    draft.raise_version()
+    why = f"{names(state.view, chosen)} {'is' if len(chosen) == 1 else 'are'} rebuilt"
+    draft.tell(why)
+    return Commit(StepKind.REQUEST, why, tuple(chosen.values()), write=draft.write())
+
+
+def end_rebuilds(state: ClusterState) -> Barrier | None:
+    """Rule: rebuilt instances are normal again, once everybody knew that they were not."""
+    view = state.view
+    running = {
+        number: request.raft_id
+        for number, request in sorted(view.requests.items())
+        if request.kind is RequestKind.REBUILD and request.state is RequestState.RUNNING
+    }
+    if not running:
+        return None
+    draft = Draft(state)
+    for number, raft_id in running.items():
+        if draft.instance(raft_id).state is NodeState.REBUILDING:
+            draft.change_instance(raft_id, state=NodeState.NORMAL)
+        draft.end_request(number, RequestState.DONE, "")
+    draft.raise_version()
+    depend_on_absent(state, draft)
+    why = f"{names(view, running.values())} {'is' if len(running) == 1 else 'are'} rebuilt: done"
+    draft.tell(why)
+    return Barrier(
+        StepKind.REQUEST, why, tuple(running), version=view.version, nodes=barrier_nodes(state), write=draft.write()
+    )
+
+
+def next_global(state: ClusterState) -> Barrier | None:
+    """Rule: the first of the global requests."""
+    view = state.view
+    queue = [n for n, r in sorted(view.requests.items()) if r.kind in GLOBAL_KINDS and not r.state.final]
+    if not queue or view.transition is not None:
+        return None
+    number = queue[0]
+    draft = Draft(state)
+    draft.change_request(number, started_ms=view.requests[number].started_ms or state.now_ms)
+    draft.end_request(number, RequestState.DONE, "")
+    depend_on_absent(state, draft)
+    why = f"request {number} is done: everybody routes by version {view.version} ({name(view, state.leader)} asked)"
+    draft.tell(why)
+    return Barrier(
+        StepKind.REQUEST, why, (number,), version=view.version, nodes=barrier_nodes(state), write=draft.write()
+    )
