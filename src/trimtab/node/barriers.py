@@ -1,0 +1,69 @@
+"""What the leader may order of this instance: catch up, open its replicas, pass a barrier.
+
+Each answer is a promise about this instance: everything up to an index is applied; the topology is at a version here,
+and no request is open that was routed by an older one. The leader's term comes with every order. One that is older than
+the term this instance knows is refused, when it arrives and again when the answer leaves: whoever sent it no longer
+leads, and the order may contradict those of its successor.
+"""
+
+from __future__ import annotations
+
+from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.group import Group
+from trimtab.node.waits import Waits
+from trimtab.topology import protocol
+from trimtab.topology.barriers import OpenRequests
+from trimtab.topology.view import View
+
+# An answer a little before the deadline still reaches whoever waits for it.
+_MARGIN_S = 0.05
+
+
+class Orders:
+    """Answers governor.sync, governor.replicas and governor.barrier for one instance."""
+
+    def __init__(self, group: Group, view: View, open_requests: OpenRequests, waits: Waits) -> None:
+        self._group = group
+        self._view = view
+        self._open = open_requests
+        self._waits = waits
+
+    def methods(self) -> dict[str, Method]:
+        return {
+            protocol.SYNC: self.sync,
+            # Nothing is replicated beside the cluster group yet: who has caught up there has all its replicas open.
+            protocol.REPLICAS: self.sync,
+            protocol.BARRIER: self.barrier,
+        }
+
+    async def sync(self, asked: Asked) -> bytes:
+        """Answered when everything up to the index is applied here."""
+        call = protocol.decode_sync(asked.body)
+        self._check_term(call.term)
+        await self._applied(call.index, asked.deadline)
+        self._check_term(call.term)
+        return b""
+
+    async def barrier(self, asked: Asked) -> bytes:
+        """Answered when the topology is at the version here, and every request of an older one has ended."""
+        call = protocol.decode_barrier(asked.body)
+        self._check_term(call.term)
+        await self._applied(call.index, asked.deadline)
+        deadline = asked.deadline - _MARGIN_S
+        what = f"topology version {call.version} and the end of requests that were routed by an older one"
+        await self._waits.until(lambda: self._passes(call.version), deadline, what)
+        self._check_term(call.term)
+        return b""
+
+    def _passes(self, version: int) -> bool:
+        return self._view.version >= version and self._open.drained(version)
+
+    async def _applied(self, index: int, deadline: float) -> None:
+        machine = self._group.machine
+        so = f"index {index} to be applied (at {machine.applied_index} now)"
+        await self._waits.until(lambda: machine.applied_index >= index, deadline - _MARGIN_S, so)
+
+    def _check_term(self, term: int) -> None:
+        known = self._group.raw.raft.term
+        if term < known:
+            raise Refused("stale_term", f"an order of term {term} came after term {known} had begun; it is not obeyed")

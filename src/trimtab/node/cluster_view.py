@@ -1,0 +1,109 @@
+"""`cluster.view`: the cluster as this instance sees it, for everybody who wants to look.
+
+Linearizable after a read barrier; without one it is what this instance has applied, which may be all that is left to
+look at. What only the leader knows (who was heard from, and when) is shown by the leader alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Awaitable, Callable
+
+from trimtab.governor.state import Heard
+from trimtab.node.answering import Asked, Method
+from trimtab.node.group import Group
+from trimtab.topology import protocol
+from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.records import EventRecord
+from trimtab.topology.view import View
+
+MAX_EVENTS_SHOWN = 1_000
+# Requests that have ended are shown too, the newest ones.
+MAX_REQUESTS_SHOWN = 500
+
+
+class ClusterView:
+    """Answers for one instance. `heard` gives what the leader knows, None where this instance does not lead."""
+
+    def __init__(
+        self,
+        raft_id: int,
+        cluster_id: str,
+        genesis: str,
+        group: Group,
+        view: View,
+        *,
+        revision: Callable[[], int],
+        barrier: Callable[[float], Awaitable[None]],
+        heard: Callable[[], dict[int, Heard] | None],
+        lease_left_ms: Callable[[], int],
+    ) -> None:
+        self._raft_id = raft_id
+        self._cluster_id = cluster_id
+        self._genesis = genesis
+        self._group = group
+        self._view = view
+        self._revision = revision
+        self._barrier = barrier
+        self._heard = heard
+        self._lease_left_ms = lease_left_ms
+        self._loop = asyncio.get_running_loop()
+
+    def methods(self) -> dict[str, Method]:
+        return {protocol.VIEW: self.show}
+
+    async def show(self, asked: Asked) -> bytes:
+        """The view as a reply."""
+        request = protocol.decode_view(asked.body)
+        if request.linearizable:
+            await self._barrier(max(asked.deadline - self._loop.time(), 0.001))
+        events: list[tuple[int, EventRecord]] = []
+        if request.events_after >= 0:
+            events = self._events(request.events_after, min(max(request.events_limit, 1), MAX_EVENTS_SHOWN))
+        body: bytes = protocol.encode(self.reply(events))
+        return body
+
+    def reply(self, events: list[tuple[int, EventRecord]]) -> ViewReply:
+        """As of now, with these events."""
+        view, raft = self._view, self._group.raw.raft
+        return ViewReply(
+            cluster_id=self._cluster_id,
+            genesis=self._genesis,
+            asked=self._raft_id,
+            leader=raft.lead,
+            term=raft.term,
+            revision=self._revision(),
+            version=view.version,
+            fence=view.fence,
+            transition=view.transition,
+            instances=self._instances(),
+            requests=sorted(view.requests.items())[-MAX_REQUESTS_SHOWN:],
+            events=events,
+            last_event=view.next_event() - 1,
+            lease_ms=max(self._lease_left_ms(), 0),
+            unreadable=[f"{key.decode(errors='replace')}: {why}" for key, why in sorted(view.unreadable.items())],
+        )
+
+    def _instances(self) -> list[InstanceView]:
+        config = self._group.raw.raft.tracker.config
+        heard = self._heard()
+        shown = []
+        for raft_id, record in sorted(self._view.instances.items()):
+            known = heard.get(raft_id) if heard is not None else None
+            shown.append(
+                InstanceView(
+                    raft_id,
+                    record,
+                    voter=raft_id in config.voters,
+                    learner=raft_id in config.learners or raft_id in config.learners_next,
+                    heard_ms=known.age_ms if known is not None else None,
+                    applied=known.applied if known is not None else None,
+                )
+            )
+        return shown
+
+    def _events(self, after: int, limit: int) -> list[tuple[int, EventRecord]]:
+        numbers = sorted(self._view.events)
+        first = bisect.bisect_right(numbers, after)
+        return [(number, self._view.events[number]) for number in numbers[first : first + limit]]

@@ -1,0 +1,387 @@
+"""This instance's part in governing the cluster, put together: as the leader, and as one that is governed.
+
+As a member it announces itself, sends heartbeats, obeys orders of the leader, passes requests on, and serves only what
+the gate lets through. While it leads it also keeps the desk for heartbeats and carries out what the governor plans.
+Leadership comes and goes with Raft: `leader_changed`, and what is applied, tell.
+
+Everything that waits (an order, a barrier, a farewell) waits in one place, `waits`, which is looked at when something
+was applied, the view changed, or a request ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import trimtab
+from trimtab.governor.plan import plan
+from trimtab.governor.state import ClusterState, Heard, Patience
+from trimtab.governor.steps import StepKey
+from trimtab.governor.voters import Seat, choose_voters
+from trimtab.net.client import Channel
+from trimtab.net.server import Handler
+from trimtab.node import conf_changes
+from trimtab.node.answering import Answering, Method
+from trimtab.node.backoffs import Backoffs
+from trimtab.node.barriers import Orders
+from trimtab.node.calls import Calls
+from trimtab.node.cluster_service import ClusterService, Self
+from trimtab.node.cluster_view import ClusterView
+from trimtab.node.cluster_writes import ClusterWrites
+from trimtab.node.deeds import Deeds
+from trimtab.node.errors import Expelled
+from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
+from trimtab.node.group import Group
+from trimtab.node.heartbeats import Heartbeats
+from trimtab.node.office import Office
+from trimtab.node.presence import HeartbeatDesk
+from trimtab.node.serving import Serving
+from trimtab.node.standing import Standing
+from trimtab.node.waits import WaitedTooLong, Waits
+from trimtab.raft.roles import StateType
+from trimtab.topology import protocol
+from trimtab.topology.barriers import OpenRequests
+from trimtab.topology.grades import Grade
+from trimtab.topology.leases import LeaseHolder
+from trimtab.topology.protocol import JoinResponse, UpdateRequest
+from trimtab.topology.states import NodeState
+
+if TYPE_CHECKING:
+    from trimtab.node.instance import Instance
+
+GOVERN_EVERY_S = 0.5
+JOIN_DEADLINE_MS = 120_000
+_STOOD_STILL_S = 4 * GOVERN_EVERY_S
+_LEAVING = (NodeState.DECOMMISSIONING, NodeState.REMOVING, NodeState.LEFT)
+
+
+class ClusterControl:
+    """Everything of one instance that has to do with the cluster as a whole."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        settings, timing = instance.settings, instance.settings.timing
+        self._loop = asyncio.get_running_loop()
+        self._host, self._group = instance.host, instance.cluster
+        self.view = instance.watching.view
+        self.waits = Waits()
+        self.open_requests = OpenRequests()
+        self.lease = LeaseHolder(instance.wall_ms())
+        self._answering = Answering(instance.complaints.add, self._address_of)
+        self._methods: dict[str, Method] = {}
+        self.calls = Calls(instance.hello, self._host.links, self._methods)
+        self.writes = ClusterWrites(self._host, self._group, self.view, instance.wall_ms)
+        self.office = Office(self._host, self._group, instance.boot_s, gap_s=_STOOD_STILL_S)
+        self.desk = HeartbeatDesk(
+            self._group,
+            self.view,
+            self.office,
+            instance.boot_s,
+            lease_ms=timing.lease_ms,
+            election_ms=timing.election_ticks * timing.tick_ms,
+            election_max_ms=timing.election_max_ms,
+            offline_after_ms=timing.offline_after_ms,
+            address_of=self._address_of,
+            news=self._wake,
+        )
+        self.heartbeats = Heartbeats(
+            instance.raft_id,
+            instance.data_id,
+            self._group,
+            self.view,
+            self._host.links,
+            self.lease,
+            instance.boot_s,
+            at_own_desk=self.desk.take,
+            every_s=timing.lease_heartbeat_ms / 1000,
+            timeout_s=timing.lease_ms / 1000,
+        )
+        self._blamed: Backoffs[int] = Backoffs(FIRST_BACKOFF_S, MAX_BACKOFF_S)
+        self.deeds = Deeds(
+            self._host,
+            self._group,
+            self.view,
+            self.writes,
+            self.calls,
+            self.waits,
+            name=settings.instance_id,
+            send_answer=self._send_answer,
+            blamed=self._blamed,
+            wake_later=lambda after_s: self.executor.wake_later(after_s),
+            lease_left_ms=self.desk.lease_left_ms,
+            promote_lag_entries=settings.limits.promote_lag_entries,
+        )
+        self.executor = Executor(
+            self._look,
+            plan,
+            self.deeds.carry_out,
+            blamed=self._blamed,
+            every_s=GOVERN_EVERY_S,
+            report=instance.complaints.add,
+        )
+        self.patience = Patience(
+            offline_after_ms=timing.offline_after_ms,
+            join_deadline_ms=JOIN_DEADLINE_MS,
+            stall_after_ms=timing.stall_after_ms,
+            promote_lag_entries=settings.limits.promote_lag_entries,
+        )
+        self.standing = Standing(
+            instance.raft_id,
+            self.view,
+            self.waits,
+            update=self._update_self,
+            barrier=self.read_barrier,
+            put_out=self._put_out,
+            story=instance.story,
+        )
+        self.orders = Orders(self._group, self.view, self.open_requests, self.waits)
+        self.serving = Serving(
+            instance.raft_id,
+            self.view,
+            self.open_requests,
+            self.waits,
+            self.calls,
+            lease_left_ms=self.lease_left_ms,
+            incarnation=lambda: self.standing.incarnation,
+            applied=lambda: instance.machine.applied_index,
+            stale_reads=settings.stale_reads,
+        )
+        self.shown = ClusterView(
+            instance.raft_id,
+            settings.cluster_id,
+            instance.identity.genesis,
+            self._group,
+            self.view,
+            revision=lambda: instance.machine.metastore.revision,
+            barrier=self.read_barrier,
+            heard=self._heard,
+            lease_left_ms=self.lease_left_ms,
+        )
+        self.service = ClusterService(
+            Self(
+                instance.raft_id,
+                settings.instance_id,
+                settings.address,
+                settings.cluster_id,
+                instance.identity.genesis,
+                trimtab.__version__,
+            ),
+            self._group,
+            self.view,
+            self.writes,
+            self.calls,
+            governs=lambda: self.office.leads,
+            barrier=self.read_barrier,
+            alive=self._alive,
+            heard_of=self.desk.spoke,
+            addresses=lambda: instance.members.addresses,
+            wall_ms=instance.wall_ms,
+            join_deadline_ms=JOIN_DEADLINE_MS,
+        )
+        for part in (self.orders, self.serving, self.shown, self.service):
+            self._methods.update(part.methods())
+
+    # Life
+
+    def handlers(self) -> dict[str, Handler]:
+        """Method names and who answers them."""
+        handlers = {name: self._answering.handler(method) for name, method in self._methods.items()}
+        handlers[protocol.RENEW] = self.desk.renew
+        return handlers
+
+    def start(self) -> None:
+        """Begin: announce this instance, send heartbeats, govern if it leads."""
+        self._group.on_applied = self._applied
+        self._instance.watching.on_change.append(self._view_changed)
+        self.heartbeats.start(self._instance.rng.random() * self._instance.settings.timing.lease_heartbeat_ms / 1000)
+        self.standing.start()
+        self.standing.changed()
+        self._look_at_office()
+
+    def stop(self) -> None:
+        """End everything that is under way here. Nothing is written afterwards."""
+        self._group.on_applied = None
+        if self._view_changed in self._instance.watching.on_change:
+            self._instance.watching.on_change.remove(self._view_changed)
+        self.executor.end()
+        self.heartbeats.stop()
+        self.standing.stop()
+        self._answering.close()
+
+    async def leave(self, within_s: float) -> str:
+        """Take leave of the cluster before the process ends: empty if it took note; else why it could not."""
+        until = self._loop.time() + within_s
+        # First of all serve nothing more, so that nobody has to wait for a lease.
+        self.serving.closed = "this instance is shutting down; ask another"
+        self.lease.surrender("it is shutting down")
+        self.heartbeats.beat()
+        return await self.standing.leave(until, settled=self._settled)
+
+    @property
+    def online(self) -> bool:
+        """Whether the cluster counts this life of the instance as Online."""
+        return self.standing.online
+
+    # News
+
+    def leader_changed(self, group: Group) -> None:
+        """Raft has another leader, or none."""
+        if group is not self._group:
+            return
+        self._look_at_office()
+        self.heartbeats.beat()
+        self.waits.look()
+
+    def _applied(self) -> None:
+        raft = self._group.raw.raft
+        if (raft.state is StateType.LEADER) != bool(self.office.term) or self.office.term not in (0, raft.term):
+            self._look_at_office()
+        if len(self.waits):
+            self.waits.look()
+
+    def _view_changed(self, _keys: frozenset[bytes]) -> None:
+        self.waits.look()
+        self.standing.changed()
+        self._wake()
+
+    def _look_at_office(self) -> None:
+        if not self.office.look():
+            return
+        if self.office.term:
+            self.desk.took_office()
+            self._instance.story(f"governing in term {self.office.term}")
+            self.executor.begin(self.office.term)
+        else:
+            self.executor.end()
+
+    def _wake(self) -> None:
+        self.executor.wake()
+
+    # The governor's state
+
+    def _look(
+        self, in_flight: frozenset[StepKey], resting: frozenset[StepKey], backing_off: frozenset[int]
+    ) -> ClusterState | None:
+        if self._look_again_at_term():
+            return None
+        if self.office.tick():
+            # It stood still, and has heard nobody because of that.
+            self.desk.took_office()
+        raft = self._group.raw.raft
+        config = raft.tracker.config
+        return ClusterState(
+            view=self.view,
+            leader=self._instance.raft_id,
+            term=raft.term,
+            commit=raft.log.committed,
+            voters=config.voters.ids(),
+            learners=config.learners | config.learners_next - config.voters.ids(),
+            joint=conf_changes.under_way(raft),
+            genesis=self._instance.identity.genesis,
+            cluster_id=self._instance.settings.cluster_id,
+            now_ms=self._instance.wall_ms(),
+            in_office_ms=self.office.in_office_ms,
+            heard=self.desk.heard(),
+            in_flight=in_flight,
+            backing_off=backing_off,
+            patience=self.patience,
+            resting=resting,
+        )
+
+    def _look_again_at_term(self) -> bool:
+        """Whether the office has changed since the loop was woken; then it begins anew, or ends."""
+        before = self.office.term
+        self._look_at_office()
+        return self.office.term != before or not self.office.term
+
+    def _heard(self) -> dict[int, Heard] | None:
+        return self.desk.heard() if self.office.leads else None
+
+    def _alive(self, raft_id: int) -> bool:
+        if raft_id == self._instance.raft_id:
+            return True
+        heard = self.desk.heard().get(raft_id)
+        return heard is not None and heard.age_ms < self.patience.offline_after_ms
+
+    # Ports of the parts
+
+    def lease_left_ms(self) -> int:
+        """What is left of this instance's lease, now."""
+        return self.lease.left_ms(self._instance.boot_s())
+
+    async def read_barrier(self, timeout_s: float) -> None:
+        """Returns when everything is applied here that was committed when this was asked."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def confirmed(error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._host.read(self._group, confirmed)
+        try:
+            await asyncio.wait_for(done, timeout_s)
+        except TimeoutError:
+            raise WaitedTooLong("no majority answered in time; is there a leader?") from None
+
+    async def _update_self(self, target: Grade, reason: str, timeout_s: float) -> int:
+        """Change the own target; the incarnation it has then."""
+        settings, instance = self._instance.settings, self._instance
+        request = UpdateRequest(
+            instance.raft_id,
+            instance.data_id,
+            target,
+            reason,
+            settings.address,
+            settings.http_address,
+            trimtab.__version__,
+        )
+        body = await self.calls.ask(instance.raft_id, protocol.UPDATE, protocol.encode(request), timeout_s)
+        return protocol.decode_update_reply(body).grades.target.incarnation
+
+    async def _send_answer(self, address: str, response: JoinResponse, timeout_s: float) -> None:
+        instance = self._instance
+        channel = Channel(address, instance.hello, instance.rng, ssl=instance.client_tls, limits=instance.net_limits)
+        try:
+            await channel.wait_connected(timeout_s)
+            await channel.call(protocol.JOIN_RESPONSE, protocol.encode(response), timeout_s)
+        finally:
+            channel.close()
+
+    def _put_out(self, why: str) -> None:
+        """The cluster has put this instance out. Nothing is served any more; it ends when its vote is not needed."""
+        if self.serving.closed:
+            return
+        self.serving.closed = f"this instance was put out of the cluster: {why}"
+        self.lease.surrender("it was put out of the cluster")
+        self._instance.story(f"the cluster has put this instance out: {why}")
+        self.standing.stop()
+        if self._instance.raft_id not in self._group.raw.raft.tracker.config.voters:
+            farewell_s = self._instance.settings.timing.farewell_ms / 1000
+            self._loop.call_later(farewell_s, self._instance.fail, Expelled(why))
+
+    def _settled(self) -> bool:
+        """Whether this instance neither leads nor votes where it need not: it may go."""
+        raft, own = self._group.raw.raft, self._instance.raft_id
+        voters = raft.tracker.config.voters.ids()
+        if own not in voters or voters == {own}:
+            return True
+        if raft.lead == own or raft.tracker.config.is_joint:
+            return False
+        seats = {}
+        for raft_id, record in self.view.members().items():
+            grades = record.grades
+            seats[raft_id] = Seat(
+                fit=grades.settled and grades.current.grade is Grade.ONLINE,
+                down=grades.target.grade is Grade.OFFLINE,
+                leaving=record.state in _LEAVING or grades.target.grade is Grade.EXPELLED,
+                domain=record.failure_domain,
+            )
+        return own in choose_voters(seats, voters, raft.lead or own)
+
+    def _address_of(self, raft_id: int) -> str:
+        address: str = self._instance.members.addresses.get(raft_id, "")
+        return address

@@ -1,0 +1,104 @@
+"""Heartbeats to the leader, which renew this instance's lease.
+
+One every `every_s`, and one at once when there is another leader. The time of sending is taken before the heartbeat is
+handed to the network, and the lease counts from there (`topology.leases`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from trimtab.net.errors import NetError
+from trimtab.node.group import Group
+from trimtab.node.links import Link
+from trimtab.node.presence import Granted
+from trimtab.topology import protocol
+from trimtab.topology.leases import LeaseHolder
+from trimtab.topology.protocol import Grant, Heartbeat
+from trimtab.topology.view import View
+
+
+class Heartbeats:
+    """Of one instance. `at_own_desk` takes the heartbeat where this instance leads itself."""
+
+    def __init__(
+        self,
+        raft_id: int,
+        uuid: str,
+        group: Group,
+        view: View,
+        links: Mapping[int, Link],
+        holder: LeaseHolder,
+        clock_s: Callable[[], float],
+        *,
+        at_own_desk: Callable[[Heartbeat, Granted], None],
+        every_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._raft_id = raft_id
+        self._uuid = uuid
+        self._group = group
+        self._view = view
+        self._links = links
+        self._holder = holder
+        self._clock_s = clock_s
+        self._at_own_desk = at_own_desk
+        self._every_s = every_s
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, first_s: float) -> None:
+        """Begin after `first_s`, which differs from instance to instance, so that they don't beat in step."""
+        self._timer = self._loop.call_later(first_s, self._again)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _again(self) -> None:
+        self._timer = self._loop.call_later(self._every_s, self._again)
+        self.beat()
+
+    def beat(self) -> None:
+        """Send one to whoever leads, if anybody is known to."""
+        raft = self._group.raw.raft
+        leader = raft.lead
+        link = self._links.get(leader)
+        if leader != self._raft_id and (link is None or not link.channel.connected):
+            return
+        beat = Heartbeat(
+            self._raft_id,
+            self._uuid,
+            self._holder.sent(self._clock_s()),
+            raft.term,
+            self._group.machine.applied_index,
+            self._view.version,
+            self._holder.surrendered,
+        )
+        if link is None:
+            self._at_own_desk(beat, self._granted)
+            return
+        try:
+            answer = link.channel.call(protocol.RENEW, protocol.encode(beat), self._timeout_s)
+        except NetError:
+            # Not sent; the next one comes soon.
+            return
+        answer.add_done_callback(self._answered)
+
+    def _answered(self, answer: asyncio.Future[bytes]) -> None:
+        # A heartbeat without an answer is not renewed, which is all there is to do about it.
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        try:
+            grant = protocol.decode_grant(answer.result())
+        except msgspec.DecodeError:
+            return
+        self._granted(grant)
+
+    def _granted(self, grant: Grant) -> None:
+        self._holder.granted(grant, self._clock_s())

@@ -1,0 +1,123 @@
+"""The leader's desk for heartbeats: it notes who is there, and grants leases while a majority stands behind it.
+
+A heartbeat is answered at once where a majority has confirmed this leader lately; else a round of Raft is asked first,
+one for all heartbeats that wait. The time of a confirmation is that of the round's beginning (`office`).
+
+Noticed beside: an instance that spoke for itself (`instance.update`) is there, too; and a process that stood still has
+heard nobody, so its time in office begins anew, and it marks nobody Offline for what it could not hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trimtab.governor.state import Heard
+from trimtab.metastore.requests import LeaderHint
+from trimtab.metastore.requests import encode as encode_hint
+from trimtab.net.server import Request
+from trimtab.node.errors import NotLeader
+from trimtab.node.group import Group
+from trimtab.node.office import Office
+from trimtab.topology import protocol
+from trimtab.topology.leases import Presence, grant_for
+from trimtab.topology.protocol import Grant, Heartbeat
+from trimtab.topology.records import InstanceRecord
+from trimtab.topology.view import View
+
+Granted = Callable[[Grant], None]
+
+
+class HeartbeatDesk:
+    """Of one instance; it is busy while the instance leads. `news` is told when a rule may care."""
+
+    def __init__(
+        self,
+        group: Group,
+        view: View,
+        office: Office,
+        clock_s: Callable[[], float],
+        *,
+        lease_ms: int,
+        election_ms: int,
+        election_max_ms: int,
+        offline_after_ms: int,
+        address_of: Callable[[int], str],
+        news: Callable[[], None],
+    ) -> None:
+        self._group = group
+        self._view = view
+        self._office = office
+        self._clock_s = clock_s
+        self._lease_ms = lease_ms
+        self._election_ms = election_ms
+        self._election_max_ms = election_max_ms
+        self._offline_after_ms = offline_after_ms
+        self._address_of = address_of
+        self._news = news
+        self._presence = Presence(lease_ms, election_max_ms)
+        self._spoke_s: dict[int, float] = {}  # when an instance last spoke for itself, otherwise than by a heartbeat
+
+    def took_office(self) -> None:
+        self._presence.took_office(self._clock_s())
+        self._spoke_s.clear()
+
+    # Heartbeats
+
+    def renew(self, request: Request) -> None:
+        """Answers lease.renew."""
+        beat = protocol.decode_heartbeat(request.body)
+        if not self._office.leads:
+            error = NotLeader(self._group.raw.raft.lead)
+            hint = encode_hint(LeaderHint(error.leader, self._address_of(error.leader)))
+            request.fail(error.code, str(error), hint)
+            return
+        self.take(beat, lambda grant: request.reply(protocol.encode(grant)))
+
+    def take(self, beat: Heartbeat, granted: Granted) -> None:
+        """Note a heartbeat; `granted` is called with the answer, now or after a round."""
+        record = self._view.instances.get(beat.raft_id)
+        if record is not None and record.uuid == beat.uuid:
+            now_s, commit = self._clock_s(), self._group.raw.raft.log.committed
+            was_silent = self._presence.of(beat.raft_id, now_s).age_ms >= self._offline_after_ms // 2
+            self._presence.heard(beat, commit, now_s)
+            if was_silent or not record.grades.settled:
+                self._news()
+        self._office.confirm(self._election_ms / 2, lambda _error: self._grant(beat, granted))
+
+    def _grant(self, beat: Heartbeat, granted: Granted) -> None:
+        raft = self._group.raw.raft
+        confirmed = self._office.leads and self._office.confirmed_ms_ago() <= self._election_ms
+        record = self._view.instances.get(beat.raft_id)
+        grant = grant_for(
+            beat, record, term=raft.term, commit=raft.log.committed, lease_ms=self._lease_ms, confirmed=confirmed
+        )
+        if grant.lease_ms:
+            # Before it leaves: whoever marks an instance Offline must know of every lease that may be out.
+            self._presence.granted(beat.raft_id, self._clock_s())
+        granted(grant)
+
+    def spoke(self, raft_id: int) -> None:
+        """An instance said something about itself."""
+        self._spoke_s[raft_id] = self._clock_s()
+        self._news()
+
+    # What the leader knows
+
+    def heard(self) -> dict[int, Heard]:
+        """Of every member."""
+        now_s = self._clock_s()
+        members = self._view.members()
+        for gone in [raft_id for raft_id in self._spoke_s if raft_id not in members]:
+            del self._spoke_s[gone]
+        return {raft_id: self._heard(raft_id, record, now_s) for raft_id, record in members.items()}
+
+    def _heard(self, raft_id: int, record: InstanceRecord, now_s: float) -> Heard:
+        seen = self._presence.of(raft_id, now_s)
+        age_ms = seen.age_ms
+        if (spoke_s := self._spoke_s.get(raft_id)) is not None:
+            age_ms = min(age_ms, int((now_s - spoke_s) * 1000))
+        return Heard(age_ms, seen.applied, seen.version, seen.uuid or record.uuid, seen.stalled_ms)
+
+    def lease_left_ms(self, raft_id: int) -> int:
+        """How long the instance may still be serving under some lease."""
+        return self._presence.of(raft_id, self._clock_s()).lease_left_ms

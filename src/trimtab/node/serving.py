@@ -1,0 +1,147 @@
+"""The gate that every data request passes, on its way out of a router and on its way into a replica.
+
+The router stamps a request with the topology version it routes by, and counts it as open until it has ended: that is
+what a barrier waits for. The replica refuses what is stamped older than the fence (`fenced`), what comes while it has
+not caught up since it came back (`not_ready`), and, above ONE, what comes while it holds no lease (`no_lease`). At ONE
+it answers without a lease too, unless that is switched off, and marks the answer as possibly stale. Lease and fence are
+looked at again when the answer leaves: a process that was stopped in between must not answer as if no time had passed.
+
+`probe` is such a request without data. Tests and operators use it; rows will take the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.calls import Calls
+from trimtab.node.waits import Waits
+from trimtab.topology import protocol
+from trimtab.topology.barriers import OpenRequests
+from trimtab.topology.grades import Grade
+from trimtab.topology.protocol import Level, ProbeReply, ProbeRequest
+from trimtab.topology.view import View
+
+_CAUGHT_UP = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
+_MARGIN_S = 0.02
+
+Hold = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that a replica has let in. `stale`: its answer may be behind."""
+
+    level: Level
+    version: int
+    stale: bool
+
+
+class Serving:
+    """The gate of one instance.
+
+    `lease_left_ms` is what is left of the lease now; `incarnation` that of this life, None before the cluster knows of
+    it. `hold`, where a test set it, keeps a request open inside the replica.
+    """
+
+    def __init__(
+        self,
+        raft_id: int,
+        view: View,
+        open_requests: OpenRequests,
+        waits: Waits,
+        calls: Calls,
+        *,
+        lease_left_ms: Callable[[], int],
+        incarnation: Callable[[], int | None],
+        applied: Callable[[], int],
+        stale_reads: bool,
+    ) -> None:
+        self._raft_id = raft_id
+        self._view = view
+        self._open = open_requests
+        self._waits = waits
+        self._calls = calls
+        self._lease_left_ms = lease_left_ms
+        self._incarnation = incarnation
+        self._applied = applied
+        self._stale_reads = stale_reads
+        self._loop = asyncio.get_running_loop()
+        self.closed = ""  # why nothing is served any more
+        self.hold: Hold | None = None
+
+    def methods(self) -> dict[str, Method]:
+        return {protocol.PROBE: self.probe}
+
+    # The replica's side
+
+    def admit(self, level: Level, version: int) -> Admitted:
+        """Let a request in, or Refused. What is admitted must pass `release` before its answer leaves."""
+        self._check_fence(version)
+        if self.closed:
+            raise Refused("not_ready", self.closed)
+        record = self._view.instances.get(self._raft_id)
+        current = record.grades.current if record is not None else None
+        life = self._incarnation()
+        # The grade of an earlier life says nothing: what happened since the process ended was missed.
+        if current is None or life is None or current.incarnation < life or current.grade not in _CAUGHT_UP:
+            raise Refused("not_ready", f"instance {self._raft_id} is catching up and answers nothing yet; ask another")
+        return Admitted(level, version, self._without_lease(level))
+
+    def release(self, admitted: Admitted) -> bool:
+        """Let the answer out, or Refused; whether it must be marked as possibly stale."""
+        self._check_fence(admitted.version)
+        return self._without_lease(admitted.level) or admitted.stale
+
+    def _check_fence(self, version: int) -> None:
+        if version < self._view.fence:
+            text = f"the request was routed by topology version {version}, but the fence is at {self._view.fence}"
+            raise Refused("fenced", f"{text}; route it again")
+
+    def _without_lease(self, level: Level) -> bool:
+        if self._lease_left_ms() > 0:
+            return False
+        if level is not Level.ONE or not self._stale_reads:
+            raise Refused(
+                "no_lease",
+                f"instance {self._raft_id} holds no lease: it does not hear from a leader with a majority behind it, "
+                "so its data may be behind; ask another",
+            )
+        return True
+
+    # The probe
+
+    async def probe(self, asked: Asked) -> bytes:
+        """From outside: route it. From a router, which stamped it: answer it."""
+        request = protocol.decode_probe(asked.body)
+        if request.version:
+            return protocol.encode(await self._answer(request, asked.deadline))  # type: ignore[no-any-return]
+        target = request.target or self._raft_id
+        if target not in self._view.instances:
+            raise Refused("invalid", f"there is no instance with raft id {target}")
+        return await self._route(request, target, asked.deadline)
+
+    async def _route(self, request: ProbeRequest, target: int, deadline: float) -> bytes:
+        stamped = msgspec.structs.replace(request, target=target, version=self._view.version)
+        token = self._open.open(stamped.version)
+        try:
+            left_s = deadline - self._loop.time() - _MARGIN_S
+            return await self._calls.ask(target, protocol.PROBE, protocol.encode(stamped), max(left_s, 0.001))
+        finally:
+            self._open.close(token)
+            self._waits.look()
+
+    async def _answer(self, request: ProbeRequest, deadline: float) -> ProbeReply:
+        if self._view.version < request.version:
+            # The router knows more than this replica: it will, in a moment.
+            what = f"topology version {request.version}"
+            await self._waits.until(lambda: self._view.version >= request.version, deadline - _MARGIN_S, what)
+        admitted = self.admit(request.level, request.version)
+        if self.hold is not None:
+            await self.hold()
+        stale = self.release(admitted)
+        return ProbeReply(self._raft_id, request.version, stale, self._applied())
