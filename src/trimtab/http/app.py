@@ -1,0 +1,104 @@
+"""The application: routes, errors as JSON, and its own description.
+
+Nothing is loaded from elsewhere: the page at /docs is made here from /openapi.json, without scripts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+
+from trimtab import __version__
+from trimtab.http import changing, looking
+from trimtab.http.asking import answer
+from trimtab.http.docs_page import docs_page
+from trimtab.http.errors import problem
+from trimtab.http.events import Streams
+from trimtab.http.metrics import Metrics
+from trimtab.http.port import ClusterPort, Refused
+
+_ABOUT = (
+    "The operator's door of a Trimtab instance. Every member shows the same cluster; changes are passed on to the "
+    "leader. Errors are `{error, code, what_to_do}`."
+)
+_MAX_FAULTS = 5
+
+
+def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:
+    """The application over an instance."""
+    app = FastAPI(title="Trimtab", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.port = port
+    app.state.metrics = metrics
+    app.state.streams = streams
+    app.include_router(looking.router)
+    app.include_router(changing.router)
+    app.add_api_route("/", _index, include_in_schema=False)
+    app.add_api_route("/docs", _docs, include_in_schema=False)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _no_such)
+    app.add_exception_handler(Exception, _defect)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+async def _index(request: Request) -> Response:
+    paths = sorted(request.app.openapi()["paths"])
+    return answer(
+        {"name": "trimtab", "release": __version__, "docs": "/docs", "openapi": "/openapi.json", "paths": paths}
+    )
+
+
+async def _docs(request: Request) -> Response:
+    return HTMLResponse(docs_page(request.app.openapi()))
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """OpenAPI as it is: a request that is not valid is answered with 400 here, not FastAPI's 422."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schema["components"]["schemas"].pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem(error.code, error.text, error.what_to_do)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = error.errors()
+    told = "; ".join(f"{_place(fault['loc'])}: {fault['msg']}" for fault in faults[:_MAX_FAULTS])
+    more = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
+    return problem("invalid", f"the request is not valid: {told}{more}")
+
+
+def _place(where: tuple[str | int, ...]) -> str:
+    return " ".join(str(part)[:100] for part in where)
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return problem("no_such_path", f"there is nothing at {request.url.path[:200]!r}")
+    if error.status_code == 405:
+        text = f"{request.url.path[:200]!r} does not take {request.method[:20]}"
+        return problem("wrong_method", text, headers=dict(error.headers or {}))
+    # What remains is a body that could not be parsed.
+    return problem("invalid", str(error.detail))
+
+
+async def _defect(_request: Request, error: Exception) -> Response:
+    # The guard tells it in the log; here it only becomes JSON.
+    return problem("internal", f"the instance failed to answer: {type(error).__name__}")

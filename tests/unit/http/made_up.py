@@ -1,0 +1,196 @@
+"""A made-up cluster behind the door's port: three instances, requests that are taken and never carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from trimtab.http.port import Figures, Health, Refused
+from trimtab.topology.grades import Grade, Grades, Standing
+from trimtab.topology.protocol import (
+    CancelRequest,
+    CreateRequest,
+    InstanceView,
+    Level,
+    ProbeReply,
+    ProbeRequest,
+    RequestReply,
+    ViewReply,
+)
+from trimtab.topology.records import (
+    EventRecord,
+    InstanceRecord,
+    JoinTicket,
+    RequestKind,
+    RequestRecord,
+    RequestState,
+    TransitionRecord,
+)
+from trimtab.topology.states import NodeState, TransitionState
+
+ONLINE = Grades(Standing(Grade.ONLINE, 1), Standing(Grade.ONLINE, 1))
+EXPELLED = Grades(Standing(Grade.EXPELLED, 1), Standing(Grade.EXPELLED, 1))
+STANDING = Health("shop", "i1", 1, "0.1.0", "leader", 3, "i1", ONLINE, 2_500)
+MEASURED = Figures(
+    "shop", "i1", 1, "0.1.0", term=3, leads=True, leader=1, heard_ms={"i2": 120}, steps={("sync", "done"): 4}
+)
+TRANSITION = TransitionRecord(TransitionState.WRITE_BOTH_READ_OLD, RequestKind.JOIN, [1], 7)
+
+
+def _instance(raft_id: int, **changes: object) -> InstanceRecord:
+    record = InstanceRecord(
+        instance_id=f"i{raft_id}",
+        address=f"127.0.0.1:33{raft_id:02}",
+        uuid=f"{raft_id:032x}",
+        grades=ONLINE,
+        failure_domain={"host": f"h{raft_id}", "rack": "r1", "dc": "dc1"},
+        weight=1.0,
+        release="0.1.0",
+        http_address=f"127.0.0.1:34{raft_id:02}",
+        joined_ms=1_700_000_000_000,
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+@dataclass
+class MadeUpCluster:
+    """A ClusterPort. Tests change its fields to tell their story."""
+
+    standing: Health = STANDING
+    measured: Figures = MEASURED
+    instances: dict[int, InstanceRecord] = field(
+        default_factory=lambda: {
+            1: _instance(1),
+            2: _instance(2),
+            3: _instance(3, state=NodeState.BOOTSTRAPPING, grades=Grades(), weight=0.0),
+            4: _instance(4, state=NodeState.LEFT, grades=EXPELLED, weight=0.0, left_ms=1_700_000_009_000),
+        }
+    )
+    requests: dict[int, RequestRecord] = field(
+        default_factory=lambda: {
+            1: RequestRecord(
+                RequestKind.JOIN,
+                RequestState.RUNNING,
+                3,
+                asked_ms=1_700_000_000_000,
+                started_ms=1_700_000_000_100,
+                join=JoinTicket("i3", f"{3:032x}", "n", "127.0.0.1:3303"),
+            ),
+            2: RequestRecord(RequestKind.REMOVE, RequestState.FAILED, 4, "it is alive", 1_700_000_000_000),
+        }
+    )
+    events: dict[int, EventRecord] = field(
+        default_factory=lambda: {
+            number: EventRecord(1_700_000_000_000 + number, "sync", f"step {number}", 3, ["i1"])
+            for number in range(1, 6)
+        }
+    )
+    transition: TransitionRecord | None = TRANSITION
+    refusal: Refused | None = None
+    delay_s: float = 0.0
+    asked: list[object] = field(default_factory=list)
+    waiting: int = 0  # requests that are held up
+    ended: int = 0  # event streams that have ended
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def health(self) -> Health:
+        return self.standing
+
+    def figures(self) -> Figures:
+        return self.measured
+
+    async def view(self, linearizable: bool, events_after: int, events_limit: int) -> ViewReply:
+        if linearizable:
+            await self._maybe_refuse()
+        chosen = sorted(self.events.items()) if events_after >= 0 else []
+        chosen = [(number, event) for number, event in chosen if number > events_after][:events_limit]
+        return ViewReply(
+            cluster_id="shop",
+            genesis="g",
+            asked=1,
+            leader=1,
+            term=3,
+            revision=40,
+            version=7,
+            fence=2,
+            transition=self.transition,
+            instances=[
+                InstanceView(raft_id, record, raft_id < 3, raft_id == 3, 120, 39)
+                for raft_id, record in self.instances.items()
+            ],
+            requests=sorted(self.requests.items()),
+            events=chosen,
+            last_event=max(self.events, default=0),
+            lease_ms=2_500,
+        )
+
+    async def create(self, request: CreateRequest) -> RequestReply:
+        await self._maybe_refuse()
+        self.asked.append(request)
+        named = {record.instance_id: raft_id for raft_id, record in self.instances.items() if not record.left}
+        if request.instance_id and request.instance_id not in named:
+            raise Refused("not_found", f"no instance is called {request.instance_id!r}")
+        number = max(self.requests) + 1
+        record = RequestRecord(
+            RequestKind.REMOVE if request.expel and request.instance_id == "i3" else request.kind,
+            raft_id=named.get(request.instance_id, 0),
+            asked_ms=1_700_000_010_000,
+        )
+        if number < 200:
+            self.requests[number] = record
+        return RequestReply(number, record)
+
+    async def cancel(self, request: CancelRequest) -> RequestReply:
+        await self._maybe_refuse()
+        self.asked.append(request)
+        record = self.requests.get(request.number)
+        if record is None:
+            raise Refused("not_found", f"there is no task {request.number}")
+        if record.state.final:
+            raise Refused("conflict", f"task {request.number} has ended: it is {record.state.value}")
+        record = msgspec.structs.replace(record, cancel=request.reason or "an operator asked")
+        self.requests[request.number] = record
+        return RequestReply(request.number, record)
+
+    async def probe(self, request: ProbeRequest) -> ProbeReply:
+        await self._maybe_refuse()
+        self.asked.append(request)
+        stale = not self.standing.lease_ms
+        if stale and request.level is Level.QUORUM:
+            raise Refused("no_lease", "this instance has no lease")
+        return ProbeReply(request.target or 1, 7, stale, 39)
+
+    async def watch_events(self, after: int) -> AsyncIterator[tuple[int, EventRecord]]:
+        try:
+            while True:
+                self._news.clear()
+                for number in sorted(self.events):
+                    if number > after:
+                        after = number
+                        yield number, self.events[number]
+                await self._news.wait()
+        finally:
+            self.ended += 1
+
+    def happen(self, text: str) -> int:
+        """A new event; its number."""
+        number = max(self.events, default=0) + 1
+        self.events[number] = EventRecord(1_700_000_000_000 + number, "online", text, 3, ["i1"])
+        self._news.set()
+        return number
+
+    def stand(self, **changes: object) -> None:
+        self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
+
+    async def _maybe_refuse(self) -> None:
+        if self.delay_s:
+            self.waiting += 1
+            try:
+                await asyncio.sleep(self.delay_s)
+            finally:
+                self.waiting -= 1
+        if self.refusal is not None:
+            raise self.refusal

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.unit.http.doors import WAIT_S, Play, bind_free, door, until
+from tests.unit.net.certificates import Authority
+
+from trimtab.http.server import CannotListen, bind
+from trimtab.net.tls import client_context, server_context
+
+
+def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it() -> None:
+    with bind_free() as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(CannotListen) as refused:
+            bind(f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in str(refused.value)
+    assert "the port is taken" in str(refused.value)
+    assert "--http HOST:PORT" in str(refused.value)
+
+
+def test_an_address_of_another_machine_can_not_be_listened_on() -> None:
+    with pytest.raises(CannotListen, match="one of this machine"):
+        bind("192.0.2.1:8080")
+
+
+def test_binding_costs_no_imports() -> None:
+    """The port is bound while the instance starts, which must stay fast."""
+    code = (
+        "import sys, trimtab.http.server, trimtab.http.port;"
+        "print([name for name in ('fastapi', 'pydantic', 'uvicorn', 'starlette') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_the_loop_goes_on_turning_while_the_door_opens(play: Play) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        gaps: list[float] = []
+
+        async def pulse() -> None:
+            while True:
+                before = loop.time()
+                await asyncio.sleep(0.005)
+                gaps.append(loop.time() - before)
+
+        pulsing = asyncio.ensure_future(pulse())
+        async with door() as opened:
+            assert (await opened.get("/health")).status_code == 200
+        pulsing.cancel()
+        assert max(gaps) < 0.5, "Raft's ticks must not wait for imports"
+
+    play(story)
+
+
+def test_a_closed_door_ends_streams_and_finishes_answers(play: Play) -> None:
+    async def story() -> None:
+        async with door(stop_ms=2_000) as opened:
+            opened.cluster.delay_s = 0.2
+            slow = asyncio.ensure_future(opened.get("/api/v1/status"))
+            async with opened.client.stream("GET", "/api/v1/events?stream=true") as stream:
+                lines = stream.aiter_lines()
+                assert (await anext(lines)).startswith("retry:")
+                await until(lambda: opened.cluster.waiting > 0, "the slow request is under way")
+                await opened.close()
+                assert [line async for line in lines if line.startswith("data")] == []
+            assert (await slow).status_code == 200
+            with pytest.raises(httpx.ConnectError):
+                await opened.get("/health")
+
+    play(story)
+
+
+def test_an_answer_that_takes_too_long_does_not_hold_up_the_end(play: Play) -> None:
+    async def story() -> None:
+        async with door(stop_ms=50) as opened:
+            opened.cluster.delay_s = 60
+            slow = asyncio.ensure_future(opened.get("/api/v1/status"))
+            await until(lambda: opened.cluster.waiting > 0, "the slow request is under way")
+            async with asyncio.timeout(2):
+                await opened.close()
+            assert ((await slow).status_code, (await slow).json()["code"]) == (503, "stopped")
+
+    play(story)
+
+
+def test_with_tls_only_certificates_of_the_authority_get_in(play: Play, tmp_path: Path) -> None:
+    authority = Authority()
+    mine, other = authority.issue(tmp_path, "i1"), Authority().issue(tmp_path, "stranger")
+    tls = server_context(mine.ca, mine.cert, mine.key)
+
+    async def story() -> None:
+        verify = client_context(mine.ca, mine.cert, mine.key)
+        async with door(tls=tls, verify=verify) as opened:
+            assert (await opened.get("/health")).json()["status"] == "ok"
+            stranger = client_context(mine.ca, other.cert, other.key)
+            for verify_as in (stranger, False):
+                async with httpx.AsyncClient(verify=verify_as, timeout=WAIT_S) as client:
+                    with pytest.raises(httpx.TransportError):
+                        await client.get(f"https://127.0.0.1:{opened.port}/health")
+
+    play(story)
