@@ -29,12 +29,13 @@ from trimtab.node.cluster_service import ClusterService, Self
 from trimtab.node.cluster_view import ClusterView
 from trimtab.node.cluster_writes import ClusterWrites
 from trimtab.node.deeds import Deeds
-from trimtab.node.errors import Expelled
 from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
 from trimtab.node.group import Group
 from trimtab.node.heartbeats import Heartbeats
+from trimtab.node.leader_door import LeaderDoor
 from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
+from trimtab.node.request_service import RequestService
 from trimtab.node.serving import Serving
 from trimtab.node.standing import Standing
 from trimtab.node.waits import WaitedTooLong, Waits
@@ -69,6 +70,8 @@ class ClusterControl:
         self.lease = LeaseHolder(instance.wall_ms())
         self._answering = Answering(instance.complaints.add, self._address_of)
         self._methods: dict[str, Method] = {}
+        self._is_out = False
+        self._ending = False
         self.calls = Calls(instance.hello, self._host.links, self._methods)
         self.writes = ClusterWrites(self._host, self._group, self.view, instance.wall_ms)
         self.office = Office(self._host, self._group, instance.boot_s, gap_s=_STOOD_STILL_S)
@@ -131,7 +134,7 @@ class ClusterControl:
             self.waits,
             update=self._update_self,
             barrier=self.read_barrier,
-            put_out=self._put_out,
+            put_out=self.put_out,
             story=instance.story,
         )
         self.orders = Orders(self._group, self.view, self.open_requests, self.waits)
@@ -157,6 +160,15 @@ class ClusterControl:
             heard=self._heard,
             lease_left_ms=self.lease_left_ms,
         )
+        door = LeaderDoor(
+            instance.raft_id,
+            self._group,
+            self.writes,
+            self.calls,
+            governs=lambda: self.office.leads,
+            barrier=self.read_barrier,
+        )
+        self.requests = RequestService(self.view, door, alive=self._alive, wall_ms=instance.wall_ms)
         self.service = ClusterService(
             Self(
                 instance.raft_id,
@@ -169,7 +181,7 @@ class ClusterControl:
             self._group,
             self.view,
             self.writes,
-            self.calls,
+            door,
             governs=lambda: self.office.leads,
             barrier=self.read_barrier,
             alive=self._alive,
@@ -178,7 +190,7 @@ class ClusterControl:
             wall_ms=instance.wall_ms,
             join_deadline_ms=JOIN_DEADLINE_MS,
         )
-        for part in (self.orders, self.serving, self.shown, self.service):
+        for part in (self.orders, self.serving, self.shown, self.service, self.requests):
             self._methods.update(part.methods())
 
     # Life
@@ -351,17 +363,18 @@ class ClusterControl:
         finally:
             channel.close()
 
-    def _put_out(self, why: str) -> None:
-        """The cluster has put this instance out. Nothing is served any more; it ends when its vote is not needed."""
-        if self.serving.closed:
-            return
-        self.serving.closed = f"this instance was put out of the cluster: {why}"
-        self.lease.surrender("it was put out of the cluster")
-        self._instance.story(f"the cluster has put this instance out: {why}")
-        self.standing.stop()
-        if self._instance.raft_id not in self._group.raw.raft.tracker.config.voters:
+    def put_out(self, why: str) -> None:
+        """The cluster has put this instance out: it serves nothing more, and ends when its vote is not needed."""
+        if not self._is_out:
+            self._is_out = True
+            self.serving.closed = f"this instance was put out of the cluster: {why}"
+            self.lease.surrender("it was put out of the cluster")
+            self.standing.stop()
+            self._instance.story(f"the cluster has put this instance out: {why}")
+        if not self._ending and self._instance.raft_id not in self._group.raw.raft.tracker.config.voters:
+            self._ending = True
             farewell_s = self._instance.settings.timing.farewell_ms / 1000
-            self._loop.call_later(farewell_s, self._instance.fail, Expelled(why))
+            self._loop.call_later(farewell_s, self._instance.end_for_good, why)
 
     def _settled(self) -> bool:
         """Whether this instance neither leads nor votes where it need not: it may go."""

@@ -31,7 +31,9 @@ from trimtab.node.acquaintances import Acquaintances, LostData, lost_data, was_r
 from trimtab.node.admission import Admission
 from trimtab.node.compaction import Compaction
 from trimtab.node.complaints import Complaints
+from trimtab.node.control import ClusterControl
 from trimtab.node.errors import Expelled, JoinExpired, Removed
+from trimtab.node.failpoints import hit
 from trimtab.node.founding import CLUSTER_GROUP, FOUNDING_INDEX, METASTORE, synced
 from trimtab.node.group import Group
 from trimtab.node.history import HistoryKeeping
@@ -83,6 +85,7 @@ class Instance:
         self.wall_ms = wall_ms
         self.boot_s = boot_s
         self.story = story
+        self.control: ClusterControl | None = None  # None where nobody governs
         self._stopped = False
         self._housekeeping: asyncio.TimerHandle | None = None
 
@@ -151,6 +154,8 @@ class Instance:
         self.service = MetastoreService(self)
         self.reports = Reports(self)
         self.history = HistoryKeeping(settings.limits.history_keep_ms)
+        if self.governed:
+            self.control = ClusterControl(self)
         self.server = Server(
             {
                 "raft": self._receive_raft,
@@ -160,6 +165,7 @@ class Instance:
                 requests.REPORT: self.reports.receive,
                 protocol.JOIN_RESPONSE: self._joined_already,
                 **self.service.handlers(),
+                **(self.control.handlers() if self.control is not None else {}),
             },
             self.hello,
             self.net_limits,
@@ -169,12 +175,22 @@ class Instance:
         )
         self._learn_addresses()
         self.port = await self.server.start(*split_address(settings.listen))
+        self.host.start()
+        if self.control is not None:
+            self.control.start()
         if self.admission.removed(self.raft_id):
             self._serve_no_more("its own data says so")
-        self.host.start()
         if self.cluster.raw.raft.tracker.config.voters.ids() == {self.raft_id}:
             self.host.campaign(self.cluster)
         self._housekeeping = loop.call_later(settings.timing.housekeeping_ms / 1000, self._keep_house)
+        if not self.identity.settled:
+            hit("join.started", settings.instance_id)
+
+    async def leave(self, within_s: float) -> str:
+        """Take leave of the cluster before the end: empty if it took note; else why it could not."""
+        if self.control is None or self.removed or self.failure is not None:
+            return ""
+        return await self.control.leave(within_s)
 
     async def stop(self) -> None:
         """End in an orderly way. What was acknowledged is durable already; nothing is flushed for its sake."""
@@ -183,6 +199,8 @@ class Instance:
         self._stopped = True
         if self._housekeeping is not None:
             self._housekeeping.cancel()
+        if self.control is not None:
+            self.control.stop()
         self.watching.close()
         self.host.stop()
         self.snapshots.close()
@@ -203,6 +221,8 @@ class Instance:
         self.host.stop()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
+        if self.control is not None:
+            self.control.stop()
         self.watching.close()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -264,6 +284,8 @@ class Instance:
         if group.id == CLUSTER_GROUP and raft.lead:
             whom = "this member leads" if raft.lead == self.raft_id else f"following member {raft.lead}"
             self.story(f"{whom} in term {raft.term}")
+        if self.control is not None:
+            self.control.leader_changed(group)
 
     def _installed(self, group: Group) -> None:
         self.snapshots.replaced(group)
@@ -308,23 +330,26 @@ class Instance:
         self.removed = "this member was removed from the cluster; ask another"
         self.story(f"this member was removed from the cluster ({why}) and serves nothing any more")
         refuse = partial(_refuse, self.removed)
-        self.server.handlers.update({method: refuse for method in self.service.handlers() if method != requests.STATUS})
+        methods = [*self.service.handlers(), *(self.control.handlers() if self.control is not None else ())]
+        self.server.handlers.update({each: refuse for each in methods if each not in (requests.STATUS, protocol.VIEW)})
         self.server.end_streams("removed", self.removed)
         self.cluster.lose_leadership(0)
         self.cluster.reads.fail(Removed(self.removed))
-        if self.governed:
+        if self.control is not None:
+            self.control.put_out(why)
             farewell_s = self.settings.timing.farewell_ms / 1000
-            asyncio.get_running_loop().call_later(farewell_s, self._end_for_good)
+            asyncio.get_running_loop().call_later(farewell_s, self.end_for_good, why)
 
-    def _end_for_good(self) -> None:
+    def end_for_good(self, why: str) -> None:
+        """It is no member any more, and nobody needs its vote."""
         if not self.identity.settled:
             self.fail(JoinExpired("the cluster gave up on this attempt to join before it had succeeded"))
             return
         record = self.watching.view.instances.get(self.raft_id)
-        because = f" ({record.reason})" if record is not None and record.reason else ""
+        because = record.reason if record is not None and record.reason else why
         self.fail(
             Expelled(
-                f"{self.identity.instance_id} was expelled from the cluster{because}; its ids are never used again: "
+                f"{self.identity.instance_id} was expelled from the cluster ({because}); its ids are never used again: "
                 "to add this machine anew, start an instance with an empty data directory"
             )
         )
