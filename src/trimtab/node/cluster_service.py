@@ -1,33 +1,28 @@
-"""The cluster's doors: joining, an instance's word about itself, operators' requests, and who leads.
+"""The doors for instances: who leads, joining, and an instance's word about itself. Any member may be asked.
 
-Any member may be asked. What needs a decision goes on to the leader, once; the leader decides on its view and writes
-on the condition that nothing it looked at has changed, else it looks again. So two that ask at the same time are served
-one after the other, and the same request asked twice is one request.
+Whoever is turned away at a door is told why, and only by a member that has caught up: an old view must not send away
+somebody whom the cluster would take. The same attempt to join, asked again, is one request.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from trimtab.governor.steps import Write
 from trimtab.node.answering import Asked, Method, Refused
-from trimtab.node.calls import Calls
-from trimtab.node.cluster_writes import ClusterWrites, Outdated
-from trimtab.node.errors import NotLeader
+from trimtab.node.cluster_writes import ClusterWrites
+from trimtab.node.discovering import WRONG_CLUSTER
 from trimtab.node.group import Group
+from trimtab.node.leader_door import Decision, LeaderDoor
 from trimtab.topology import join, protocol, updates
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import Address, DiscoverReply, JoinReply, JoinRequest, JoinResponse, UpdateReply
 from trimtab.topology.records import RequestRecord, encode, instance_key, request_key
 from trimtab.topology.updates import UpdateRefused
 from trimtab.topology.view import View
-
-_MAX_LOOKS = 16
-_MARGIN_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,7 @@ class Self:
     cluster_id: str
     genesis: str
     release: str
+    uuid: str
 
 
 class ClusterService:
@@ -55,7 +51,7 @@ class ClusterService:
         group: Group,
         view: View,
         writes: ClusterWrites,
-        calls: Calls,
+        door: LeaderDoor,
         *,
         governs: Callable[[], bool],
         barrier: Callable[[float], Awaitable[None]],
@@ -69,7 +65,7 @@ class ClusterService:
         self._group = group
         self._view = view
         self._writes = writes
-        self._calls = calls
+        self._door = door
         self._governs = governs
         self._barrier = barrier
         self._alive = alive
@@ -77,7 +73,6 @@ class ClusterService:
         self._addresses = addresses
         self._wall_ms = wall_ms
         self._join_deadline_ms = join_deadline_ms
-        self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -86,39 +81,6 @@ class ClusterService:
             protocol.UPDATE: self.update,
         }
 
-    # Finding the way to the leader
-
-    async def _at_leader(self, method: str, body: bytes, deadline: float, *, forwarded: bool) -> bytes | None:
-        """The leader's answer; None: this member leads, and is to decide itself."""
-        raft = self._group.raw.raft
-        if raft.lead == self._own.raft_id:
-            if not self._governs():
-                # It has just been elected; what was decided before is about to be applied.
-                await self._barrier(self._left_s(deadline))
-                if not self._governs():
-                    raise NotLeader(raft.lead if raft.lead != self._own.raft_id else 0)
-            return None
-        if forwarded or not raft.lead:
-            raise NotLeader(raft.lead)
-        return await self._calls.ask(raft.lead, method, body, self._left_s(deadline))
-
-    def _left_s(self, deadline: float) -> float:
-        return max(deadline - self._loop.time() - _MARGIN_S, 0.001)
-
-    async def _decide(self, decide: Callable[[], tuple[Write, Sequence[str]] | None], kind: str, name: str) -> None:
-        """Write what `decide` makes of the view (None: nothing to do), looking again when the view was outdated."""
-        for _ in range(_MAX_LOOKS):
-            decided = decide()
-            if decided is None:
-                return
-            write, texts = decided
-            try:
-                await self._writes.write(write, [self._writes.event(kind, text, [name]) for text in texts])
-            except Outdated:
-                continue
-            return
-        raise Refused("overloaded", "too many others changed the same at the same time; try again")
-
     # Who leads
 
     async def discover(self, asked: Asked) -> bytes:
@@ -126,14 +88,14 @@ class ClusterService:
         request = protocol.decode_discover(asked.body)
         self._check_cluster(request.cluster_id)
         leader = self._addresses().get(self._group.raw.raft.lead) or self._own.address
-        reply = DiscoverReply(self._own.address, sorted(self._addresses().values()), leader)
+        reply = DiscoverReply(self._own.address, sorted(self._addresses().values()), leader, self._own.uuid)
         body: bytes = protocol.encode(reply)
         return body
 
     def _check_cluster(self, cluster_id: str) -> None:
         if cluster_id != self._own.cluster_id:
             raise Refused(
-                "wrong_cluster",
+                WRONG_CLUSTER,
                 f"{self._own.address} belongs to the cluster '{self._own.cluster_id}', not to '{cluster_id[:100]}'; "
                 "correct --cluster-id or --peer",
             )
@@ -145,11 +107,11 @@ class ClusterService:
         request = protocol.decode_join(asked.body)
         if not request.forwarded and (why := self._door_refusal(request)):
             # This member's view may be old. Nobody is turned away before it has caught up.
-            await self._barrier(self._left_s(asked.deadline))
+            await self._barrier(self._door.left_s(asked.deadline))
             if why := self._door_refusal(request):
                 return self._reply(self._rejection(request, why))
         onward = msgspec.structs.replace(request, forwarded=True)
-        answer = await self._at_leader(
+        answer = await self._door.pass_on(
             protocol.JOIN_REQUEST, protocol.encode(onward), asked.deadline, forwarded=request.forwarded
         )
         if answer is not None:
@@ -157,7 +119,7 @@ class ClusterService:
         if why := self._door_refusal(request):
             return self._reply(self._rejection(request, why))
         ticket = request.ticket
-        await self._decide(lambda: self._take_down(request), "request", ticket.instance_id)
+        await self._door.decide(lambda: self._take_down(request), "request", [ticket.instance_id])
         number = join.find_attempt(self._view, ticket.uuid, ticket.nonce)
         if number is None:
             raise Refused("refused", "the request was forgotten already; ask again")
@@ -181,7 +143,7 @@ class ClusterService:
         record = self._view.instances.get(raft_id)
         return record is not None and record.grades.current.grade is not Grade.OFFLINE
 
-    def _take_down(self, request: JoinRequest) -> tuple[Write, Sequence[str]] | None:
+    def _take_down(self, request: JoinRequest) -> Decision:
         ticket = request.ticket
         if join.find_attempt(self._view, ticket.uuid, ticket.nonce) is not None:
             return None
@@ -213,14 +175,14 @@ class ClusterService:
         """Change what the cluster wants of an instance, or where it is; the grades after it, committed."""
         request = protocol.decode_update(asked.body)
         onward = msgspec.structs.replace(request, forwarded=True)
-        answer = await self._at_leader(
+        answer = await self._door.pass_on(
             protocol.UPDATE, protocol.encode(onward), asked.deadline, forwarded=request.forwarded
         )
         if answer is not None:
             return answer
         key, before = instance_key(request.raft_id), self._view.instances.get(request.raft_id)
 
-        def decide() -> tuple[Write, Sequence[str]] | None:
+        def decide() -> Decision:
             try:
                 record = updates.update(self._view, request, self._wall_ms())
             except UpdateRefused as error:
@@ -235,7 +197,7 @@ class ClusterService:
                 texts = [f"{record.instance_id} moved to {record.address}"]
             return Write({key: self._view.revisions.get(key, 0)}, {key: encode(record)}), texts
 
-        await self._decide(decide, "target", before.instance_id if before is not None else "")
+        await self._door.decide(decide, "target", [before.instance_id] if before is not None else [])
         self._heard_of(request.raft_id)
         body: bytes = protocol.encode(UpdateReply(self._view.instances[request.raft_id].grades))
         return body

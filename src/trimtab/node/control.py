@@ -177,6 +177,7 @@ class ClusterControl:
                 settings.cluster_id,
                 instance.identity.genesis,
                 trimtab.__version__,
+                instance.data_id,
             ),
             self._group,
             self.view,
