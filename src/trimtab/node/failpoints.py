@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +125,9 @@ def _once(file: str, action: Action) -> Action:
 
 def _pause_at(path: Path) -> Action:
     def pause(name: str, _who: str) -> None:
+        # Here, because this module is part of simulations too, and those must not see a clock.
+        import time
+
         path.write_text(name)
         give_up_at = time.monotonic() + _PAUSE_LIMIT_S
         while path.exists():

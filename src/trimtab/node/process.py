@@ -1,113 +1,251 @@
-"""An instance as an operating-system process: a real loop, a real disk, real signals.
+"""The node as a child of its supervisor: a real loop, a real disk, real signals, and a word for how it ends.
 
-Prints one line when it is ready to be asked, logs quietly to standard error, and ends with exit code 0 when told to
-stop (SIGTERM, SIGINT) or 1 when it had to stop, with the reason as its last line. An instance that ran out of disk
-space in a place where it can't just refuse ends and starts anew, in the same process, when there is space again.
+    the directory says   the child                                            and ends with
+    new                  start_discover: looks for the others                 Rebootstrap(boot | join)
+    boot                 start_boot: founds the cluster, then postjoin
+    join                 start_join: asks to be let in, then postjoin         Fatal: rejected; Rebootstrap: try again
+    member               postjoin: takes part until it is told to stop        no word; Fatal; Rebootstrap: join expired
+
+Reasons that another start would not mend (settings, certificates, a port that is taken, data that is damaged or of
+somebody else, a failed sync, being expelled) are told to the supervisor as Fatal; it prints them as the last line.
+Anything else is a defect: it leaves its trace, and the supervisor starts another child.
+
+A node that ran out of disk space in a place where it can't just refuse ends its life, waits until there is space again,
+and lets the supervisor start another: what was in memory is then certainly gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import random
 import signal
-import sys
 import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
 from trimtab.metastore.errors import MetastoreError
 from trimtab.net.errors import NetError
+from trimtab.node import failpoints
+from trimtab.node.acquaintances import LostData
+from trimtab.node.boot import become_member, begin_again
+from trimtab.node.errors import Expelled, JoinExpired, JoinRejected
+from trimtab.node.identity import Identity
 from trimtab.node.instance import Instance
+from trimtab.node.logs import LogSettings, open_log, story_of
+from trimtab.node.reports import Diverged
 from trimtab.node.settings import Settings, SettingsError
+from trimtab.node.supervision import Fatal, Online, Phase, Ready, Rebootstrap, Word
 from trimtab.raft.errors import RaftError
 from trimtab.storage.port import DiskFull, StorageError
 from trimtab.storage.rocks import RocksDisk
 
+T = TypeVar("T")
+Closer = Callable[[], Awaitable[None]]
+OpenDoor = Callable[[Instance], Awaitable[Closer]]
+# Called before anything is begun: it takes its port, so that one that is taken is told before the cluster hears of
+# this instance. What it returns opens the door on a running instance.
+Door = Callable[[], OpenDoor]
+
 _SPACE_POLL_S = 0.5
+_LEAVE_S = 3.0
+# Leaving keeps its own time; this is for one that does not.
+_LEAVE_LIMIT_S = 3.5
+# Reasons that are the same at the next start, and whose text says what to do.
+_FINAL = (
+    SettingsError,
+    StorageError,
+    MetastoreError,
+    RaftError,
+    NetError,
+    Diverged,
+    Expelled,
+    JoinRejected,
+    LostData,
+    failpoints.BadFailpoints,
+)
 
 
-def log_line(instance_id: str, text: str) -> None:
-    """One line of the log: when, who, what."""
-    now_ms = time.time_ns() // 1_000_000
-    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1000))
-    with contextlib.suppress(OSError):
-        # A log that can't be written (a full disk, a reader that left) is no reason to stop serving.
-        print(f"{when}.{now_ms % 1000:03d}Z {instance_id} {text}", file=sys.stderr, flush=True)
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
-def run(settings: Settings, data_dir: Path) -> int:
-    """Run until told to stop; the exit code."""
+def _boot_s() -> float:
+    """A clock that runs on while the machine is suspended: leases end also then."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ToldToStop(Exception):
+    """SIGTERM or SIGINT came."""
+
+
+def run_child(
+    settings: Settings,
+    data_dir: Path,
+    phase: Phase,
+    say: Callable[[Word], None],
+    *,
+    doors: Sequence[Door] = (),
+    log_settings: LogSettings | None = None,
+) -> int:
+    """Live as a node; the exit status.
+
+    `phase` is where the supervisor thinks this child begins. The data directory knows it for certain, and decides.
+    """
     try:
+        failpoints.arm_from_environment()
         data_dir.mkdir(parents=True, exist_ok=True)
-        return uvloop.run(_run(settings, data_dir))
-    except (SettingsError, StorageError, MetastoreError, RaftError, NetError, OSError) as error:
-        # Settings, certificates, a disk or data that can't be used: a sentence helps the operator, a traceback doesn't.
-        log_line(settings.instance_id, f"could not start: {error}")
+        return uvloop.run(Node(settings, data_dir, say, doors, log_settings or LogSettings()).run(phase))
+    except (*_FINAL, OSError) as error:
+        say(Fatal(f"could not start: {error}"))
         return 1
 
 
-async def _run(settings: Settings, data_dir: Path) -> int:
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    waiting = asyncio.ensure_future(told.wait())
-    try:
-        while True:
-            failure = await _live(settings, data_dir, waiting)
-            if not isinstance(failure, DiskFull):
-                break
-            # Everything that was acknowledged is in the files; what only was in memory is replayed from the log.
-            log_line(settings.instance_id, f"waiting for space: {failure}")
-            if not await _space_returns(data_dir, settings.limits.disk_reserve_bytes, waiting):
-                failure = None
-                break
-            log_line(settings.instance_id, "the disk has space again; starting anew")
-    finally:
-        waiting.cancel()
-    log_line(settings.instance_id, "stopped" if failure is None else f"stopped: {failure}")
-    return 0 if failure is None else 1
+class Node:
+    """The lives of one child process."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        say: Callable[[Word], None],
+        doors: Sequence[Door],
+        log_settings: LogSettings,
+    ) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._say = say
+        self._doors = doors
+        self._log = open_log(settings.instance_id, log_settings)
+        self._story = story_of(self._log)
+        self._rng = random.Random(random.SystemRandom().getrandbits(64))
 
-async def _live(settings: Settings, data_dir: Path, told: asyncio.Future[Any]) -> BaseException | None:
-    """One life of the instance; why it had to end, or None if it was told to."""
-    disk = RocksDisk(data_dir, reserve_bytes=settings.limits.disk_reserve_bytes)
-    instance = Instance(
-        settings,
-        disk=disk,
-        rng=random.Random(random.SystemRandom().getrandbits(64)),
-        wall_ms=lambda: time.time_ns() // 1_000_000,
-        story=lambda line: log_line(settings.instance_id, line),
-    )
-    if settings.exposed:
-        log_line(
-            settings.instance_id,
-            f"warning: {settings.listen} is reachable from other machines and TLS is off: whoever connects can read "
-            "and change everything; give --tls-authority, --tls-certificate and --tls-key",
+    async def run(self, phase: Phase) -> int:
+        """Live until told to stop, or until there is a word to end with."""
+        loop = asyncio.get_running_loop()
+        self._told: asyncio.Future[None] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        self._log.debug("starting", phase=phase.value, pid=os.getpid())
+        try:
+            word = await self._live()
+        except ToldToStop:
+            self._log.info("stopped")
+            return 0
+        self._say(word)
+        return 1 if isinstance(word, Fatal) else 0
+
+    def _stop(self) -> None:
+        if not self._told.done():
+            self._told.set_result(None)
+
+    async def _live(self) -> Fatal | Rebootstrap:
+        """From whatever the data directory says to the last word. ToldToStop: there is none."""
+        try:
+            opening = [door() for door in self._doors]
+            disk = RocksDisk(self._data_dir, reserve_bytes=self._settings.limits.disk_reserve_bytes)
+            try:
+                member = await self._unless_told(
+                    become_member(self._settings, disk=disk, rng=self._rng, wall_ms=_wall_ms, story=self._story)
+                )
+                if isinstance(member, Rebootstrap):
+                    return member
+                return await self._take_part(member, disk, opening)
+            finally:
+                disk.close()
+        except DiskFull as error:
+            # Everything acknowledged is in the files; what only was in memory is replayed from the log.
+            self._log.warning(f"waiting for space: {error}")
+        await self._space_returns()
+        self._log.info("the disk has space again; starting anew")
+        return Rebootstrap(Phase.POSTJOIN, drop=False)
+
+    async def _take_part(self, identity: Identity, disk: RocksDisk, opening: Sequence[OpenDoor]) -> Fatal | Rebootstrap:
+        """Postjoin: a member, from its first vote to its farewell."""
+        settings = self._settings
+        instance = Instance(
+            settings,
+            identity,
+            disk=disk,
+            rng=self._rng,
+            wall_ms=_wall_ms,
+            boot_s=_boot_s,
+            story=self._story,
         )
-    await instance.start()
-    # What exists now lives as long as the process; the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    log_line(settings.instance_id, f"ready on {settings.listen} as member {instance.raft_id} of {settings.cluster_id}")
-    ends: list[asyncio.Future[Any]] = [told, instance.ended]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    await instance.stop()
-    disk.close()
-    return instance.failure
+        if settings.exposed:
+            self._log.warning(
+                f"{settings.listen} is reachable from other machines and TLS is off: whoever connects can read and "
+                "change everything; give --tls-authority, --tls-certificate and --tls-key"
+            )
+        async with AsyncExitStack() as resources:
+            await instance.start()
+            resources.push_async_callback(instance.stop)
+            for open_door in opening:
+                resources.push_async_callback(await open_door(instance))
+            # What exists now lives as long as the process; the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 50)
+            self._log.info(f"ready on {settings.listen} as member {instance.raft_id} of {settings.cluster_id}")
+            self._say(Ready())
+            self._tell_when_online(instance)
+            await asyncio.wait([self._told, instance.ended], return_when=asyncio.FIRST_COMPLETED)
+            if instance.failure is None:
+                await self._leave(instance)
+        if instance.failure is None:
+            raise ToldToStop
+        if isinstance(instance.failure, JoinExpired):
+            self._log.warning(f"{instance.failure}; trying again as a new instance")
+            return begin_again(instance.identity, disk=disk, rng=self._rng)
+        if isinstance(instance.failure, DiskFull) or not isinstance(instance.failure, _FINAL):
+            raise instance.failure
+        return Fatal(f"stopped: {instance.failure}")
 
+    def _tell_when_online(self, instance: Instance) -> None:
+        """Say once that the cluster has brought this life of the instance to Online."""
+        control, on_change = instance.control, instance.watching.on_change
+        if control is None:
+            return
 
-async def _space_returns(data_dir: Path, reserve_bytes: int, told: asyncio.Future[Any]) -> bool:
-    """Wait until there is space above the reserve; False if told to stop first."""
-    while not told.done():
-        state = os.statvfs(data_dir)
-        if state.f_bavail * state.f_frsize > reserve_bytes:
-            return True
-        await asyncio.wait([told], timeout=_SPACE_POLL_S)
-    return False
+        def look(_keys: frozenset[bytes]) -> None:
+            if control.online:
+                on_change.remove(look)
+                self._say(Online())
+
+        on_change.append(look)
+
+    async def _leave(self, instance: Instance) -> None:
+        """Let the cluster take note, as long as that does not take long."""
+        try:
+            why_not = await asyncio.wait_for(instance.leave(_LEAVE_S), _LEAVE_LIMIT_S)
+        except TimeoutError:
+            why_not = "it took too long"
+        if why_not:
+            self._log.warning(f"stopping without the cluster having taken note: {why_not}")
+
+    async def _unless_told(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. ToldToStop: that came first, and the work was cancelled."""
+        task = asyncio.ensure_future(work)
+        first: list[asyncio.Future[Any]] = [task, self._told]
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ToldToStop
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _space_returns(self) -> None:
+        """Wait until there is space above the reserve. ToldToStop: that came first."""
+        while not self._told.done():
+            state = os.statvfs(self._data_dir)
+            if state.f_bavail * state.f_frsize > self._settings.limits.disk_reserve_bytes:
+                return
+            await asyncio.wait([self._told], timeout=_SPACE_POLL_S)
+        raise ToldToStop

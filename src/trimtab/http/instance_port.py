@@ -1,0 +1,172 @@
+"""The door's port over a real instance: what its own methods answer over the network, asked without one.
+
+Nothing is decided here. Requests take the way of every other member's request, so HTTP and the command line can't
+differ; figures are read from where they are anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import trimtab
+from trimtab.http.port import Figures, Health, Refused
+from trimtab.metastore.errors import MetastoreError
+from trimtab.net.errors import ConnectionLost, DeadlineExceeded, NetError, RpcError
+from trimtab.node.answering import Refused as MethodRefused
+from trimtab.node.control import ClusterControl
+from trimtab.node.errors import GroupError
+from trimtab.node.instance import Instance
+from trimtab.node.waits import WaitedTooLong
+from trimtab.storage.node_log import SYNC_BUCKETS_SECONDS
+from trimtab.topology import protocol
+from trimtab.topology.grades import Grades
+from trimtab.topology.protocol import (
+    CancelRequest,
+    CreateRequest,
+    ProbeReply,
+    ProbeRequest,
+    RequestReply,
+    ViewReply,
+    ViewRequest,
+)
+from trimtab.topology.records import EVENTS, EventRecord
+
+# The door has a limit of its own, which is shorter.
+_TIMEOUT_S = 30.0
+
+
+class InstancePort:
+    """One instance that takes part in governing."""
+
+    def __init__(self, instance: Instance) -> None:
+        if instance.control is None:
+            raise ValueError("an instance that is not governed has no cluster to show")
+        self._instance = instance
+        self._control: ClusterControl = instance.control
+
+    # From memory
+
+    def health(self) -> Health:
+        instance, settings = self._instance, self._instance.settings
+        raft, view = instance.cluster.raw.raft, self._control.view
+        own, leader = view.instances.get(instance.raft_id), view.instances.get(raft.lead)
+        return Health(
+            cluster_id=settings.cluster_id,
+            instance_id=settings.instance_id,
+            raft_id=instance.raft_id,
+            release=trimtab.__version__,
+            role=raft.state.name.lower(),
+            term=raft.term,
+            leader=leader.instance_id if leader is not None else "",
+            grades=own.grades if own is not None else Grades(),
+            lease_ms=max(self._control.lease_left_ms(), 0),
+            disk_full=instance.host.full(),
+            out=self._out(),
+        )
+
+    def _out(self) -> str:
+        if self._instance.failure is not None:
+            return f"it has stopped: {self._instance.failure}"
+        return self._instance.removed or self._control.serving.closed
+
+    def figures(self) -> Figures:
+        instance, control = self._instance, self._control
+        raft, view, log = instance.cluster.raw.raft, control.view, instance.log.metrics
+        members = view.members()
+        heard = {each.raft_id: each.heard_ms for each in control.shown.reply([]).instances}
+        return Figures(
+            cluster_id=instance.settings.cluster_id,
+            instance_id=instance.settings.instance_id,
+            raft_id=instance.raft_id,
+            release=trimtab.__version__,
+            term=raft.term,
+            committed=raft.log.committed,
+            applied=instance.machine.applied_index,
+            leads=raft.lead == instance.raft_id,
+            leader=raft.lead,
+            members=len(raft.tracker.progress),
+            voters=len(raft.tracker.config.voters.ids()),
+            log_syncs=log.syncs,
+            log_entries=log.entries,
+            log_bytes=log.bytes,
+            log_sync_seconds=log.sync_seconds,
+            sync_limits_s=SYNC_BUCKETS_SECONDS,
+            sync_counts=tuple(log.sync_buckets),
+            revision=instance.machine.metastore.revision,
+            version=view.version,
+            fence=view.fence,
+            grades=dict(Counter(each.grades.current.grade.value for each in members.values())),
+            lease_ms=max(control.lease_left_ms(), 0),
+            heard_ms={
+                record.instance_id: age_ms
+                for raft_id, record in members.items()
+                if raft_id != instance.raft_id and (age_ms := heard.get(raft_id)) is not None
+            },
+            open_requests=len(control.open_requests),
+            requests=dict(Counter(each.state.value for each in view.requests.values())),
+            last_event=view.next_event() - 1,
+            disk_full=bool(instance.host.full()),
+        )
+
+    # By asking
+
+    async def view(self, linearizable: bool, events_after: int, events_limit: int) -> ViewReply:
+        request = ViewRequest(linearizable, events_after, max(events_limit, 1))
+        return protocol.decode_view_reply(await self._ask(protocol.VIEW, protocol.encode(request)))
+
+    async def create(self, request: CreateRequest) -> RequestReply:
+        return protocol.decode_request_reply(await self._ask(protocol.CREATE, protocol.encode(request)))
+
+    async def cancel(self, request: CancelRequest) -> RequestReply:
+        return protocol.decode_request_reply(await self._ask(protocol.CANCEL, protocol.encode(request)))
+
+    async def probe(self, request: ProbeRequest) -> ProbeReply:
+        return protocol.decode_probe_reply(await self._ask(protocol.PROBE, protocol.encode(request)))
+
+    async def watch_events(self, after: int) -> AsyncIterator[tuple[int, EventRecord]]:
+        """Reads the applied events again whenever one was added. It ends with the instance."""
+        instance, view = self._instance, self._control.view
+        news = asyncio.Event()
+
+        def changed(keys: frozenset[bytes]) -> None:
+            # No keys: everything began anew.
+            if not keys or any(key.startswith(EVENTS) for key in keys):
+                news.set()
+
+        def ended(_future: asyncio.Future[None]) -> None:
+            news.set()
+
+        instance.watching.on_change.append(changed)
+        instance.ended.add_done_callback(ended)
+        try:
+            while not instance.ended.done():
+                news.clear()
+                for number in sorted(number for number in view.events if number > after):
+                    event = view.events.get(number)
+                    if event is not None:
+                        after = number
+                        yield number, event
+                await news.wait()
+        finally:
+            instance.ended.remove_done_callback(ended)
+            if changed in instance.watching.on_change:
+                instance.watching.on_change.remove(changed)
+
+    async def _ask(self, method: str, body: bytes) -> bytes:
+        """What this instance answers, as it would answer anybody."""
+        if why := self._out():
+            raise Refused("stopped", why)
+        try:
+            return await self._control.calls.ask(self._instance.raft_id, method, body, _TIMEOUT_S)
+        except (MethodRefused, RpcError) as error:
+            raise Refused(error.code, error.text) from error
+        except GroupError as error:
+            raise Refused(error.code, str(error)) from error
+        except (WaitedTooLong, ConnectionLost, DeadlineExceeded) as error:
+            raise Refused("no_answer", f"{error}; the outcome is unknown") from error
+        except MetastoreError as error:
+            raise Refused("invalid", str(error)) from error
+        except NetError as error:
+            raise Refused("unavailable", str(error)) from error
