@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import Depends, Path, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 
 from trimtab.http.errors import CODES
@@ -46,14 +46,21 @@ def _plain_truth(value: Any) -> Any:
     return value
 
 
-Number = Annotated[int, BeforeValidator(_plain_number)]
+# The bounds stand before the validator: only so do they get into /openapi.json under their names there.
+Number = Annotated[int, Field(ge=0, le=MAX_NUMBER), BeforeValidator(_plain_number)]
+PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(_plain_number)]
 Truth = Annotated[bool, BeforeValidator(_plain_truth)]
 Local = Annotated[
     Truth,
     Query(description="Answer from what this instance knows, without asking the others. It may be out of date."),
 ]
 InstanceId = Annotated[str, Path(min_length=1, max_length=MAX_NAME, description="The name of the instance.")]
-TaskId = Annotated[Number, Path(ge=1, le=MAX_NUMBER, description="The id of the task, as /api/v1/tasks lists it.")]
+TaskId = Annotated[
+    int,
+    Field(ge=1, le=MAX_NUMBER),
+    BeforeValidator(_plain_number),
+    Path(description="The id of the task, as /api/v1/tasks lists it."),
+]
 
 
 def port_of(request: Request) -> ClusterPort:
@@ -71,13 +78,15 @@ OpenStreams = Annotated[Streams, Depends(streams_of)]
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses parameters it does not know."""
+    """A route that refuses parameters it does not know, and bodies that don't say that they are JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         known = {field.alias for field in self.dependant.query_params}
 
         async def strictly(request: Request) -> Response:
+            if request.method == "POST":
+                _check_type(request.headers.get("content-type", ""))
             given = Counter(name for name, _value in request.query_params.multi_items())
             for name, times in given.items():
                 if name not in known:
@@ -88,6 +97,12 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return strictly
+
+
+def _check_type(content_type: str) -> None:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused("wrong_type", f"the body is {kind[:100] or 'of no declared type'}, not application/json")
 
 
 def answer(shape: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

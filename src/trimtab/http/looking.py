@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
+from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from trimtab.http import models
@@ -12,11 +13,11 @@ from trimtab.http.asking import (
     ASKING,
     MAX_NAME,
     MAX_NUMBER,
-    MAX_PAGE,
     InstanceId,
     Local,
     Number,
     OpenStreams,
+    PageSize,
     Port,
     StrictRoute,
     TaskId,
@@ -34,7 +35,6 @@ from trimtab.topology.protocol import Level, ProbeRequest, ViewReply
 
 router = APIRouter(route_class=StrictRoute)
 _STREAM = "text/event-stream"
-_EVENTS_ANSWER: dict[int | str, dict[str, Any]] = {200: {"content": {_STREAM: {"schema": {"type": "string"}}}}}
 
 
 # The instance itself
@@ -176,29 +176,27 @@ async def task(port: Port, streams: OpenStreams, task_id: TaskId, local: Local =
     "/api/v1/events",
     tags=["tasks"],
     response_model=models.Events,
-    responses={**problems("too_many_streams", *ASKING), **_EVENTS_ANSWER},
+    responses=problems(*ASKING),
 )
 async def events(
     port: Port,
     streams: OpenStreams,
     after: Annotated[
-        Number | None,
-        Query(ge=0, le=MAX_NUMBER, description="Only events with a higher number. Left out: the newest, or new ones."),
+        Number | SkipJsonSchema[None],
+        Query(description="Only events with a higher number. Left out: the newest."),
     ] = None,
-    limit: Annotated[Number, Query(ge=1, le=MAX_PAGE, description="At most so many events on a page.")] = 100,
-    stream: Annotated[
-        Truth,
-        Query(
-            description="Go on with new events as they happen (server-sent events), as with Accept: text/event-stream."
-        ),
-    ] = False,
+    limit: Annotated[PageSize, Query(description="At most so many events on a page.")] = 100,
     local: Local = False,
+    stream: Annotated[Truth, Query(include_in_schema=False)] = False,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    last_event_id: Annotated[
-        str, Header(description="Of a stream that was interrupted: the id of the last event that arrived.")
-    ] = "",
+    last_event_id: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """What the governor did and why, oldest first: a page of it, or a stream."""
+    """What the governor did and why, oldest first.
+
+    With `Accept: text/event-stream`, or `stream=true`, the answer is a stream of server-sent events that goes on with
+    new ones as they happen; `Last-Event-ID` resumes one that was interrupted. OpenAPI has no words for an answer that
+    does not end, so only the page is described here.
+    """
     if stream or _STREAM in accept:
         return await _stream(port, streams, _resumed(last_event_id, after))
     if after is None:

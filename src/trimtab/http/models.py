@@ -7,16 +7,24 @@ added, not renamed.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from trimtab.topology.grades import Grade
 from trimtab.topology.records import RequestKind, RequestState
 from trimtab.topology.states import NodeState, TransitionState
 
 _MAX_TIMEOUT_MS = 366 * 24 * 3_600_000
-_MAX_IGNORED = 1_000
+_MAX_IGNORED = 64
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is the integer 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Milliseconds = Annotated[int, Field(ge=0, le=_MAX_TIMEOUT_MS), BeforeValidator(_whole)]
 _Name = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -28,7 +36,7 @@ class Change(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    timeout_ms: int = Field(0, ge=0, le=_MAX_TIMEOUT_MS, description="Give up after this; 0: never.")
+    timeout_ms: _Milliseconds = Field(0, description="Give up after this; 0: never.")
 
 
 class Expel(Change):
