@@ -38,6 +38,7 @@ class ClusterView:
         barrier: Callable[[float], Awaitable[None]],
         heard: Callable[[], dict[int, Heard] | None],
         lease_left_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._raft_id = raft_id
         self._cluster_id = cluster_id
@@ -48,6 +49,7 @@ class ClusterView:
         self._barrier = barrier
         self._heard = heard
         self._lease_left_ms = lease_left_ms
+        self._wall_ms = wall_ms
         self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
@@ -83,6 +85,7 @@ class ClusterView:
             last_event=view.next_event() - 1,
             lease_ms=max(self._lease_left_ms(), 0),
             unreadable=[f"{key.decode(errors='replace')}: {why}" for key, why in sorted(view.unreadable.items())],
+            wall_ms=self._wall_ms(),
         )
 
     def _instances(self) -> list[InstanceView]:

@@ -159,6 +159,7 @@ class ClusterControl:
             barrier=self.read_barrier,
             heard=self._heard,
             lease_left_ms=self.lease_left_ms,
+            wall_ms=instance.wall_ms,
         )
         door = LeaderDoor(
             instance.raft_id,

@@ -245,6 +245,7 @@ class ViewReply(msgspec.Struct, array_like=True, frozen=True):
     last_event: int = 0
     lease_ms: int = 0  # what is left of the asked member's own lease
     unreadable: list[str] = []
+    wall_ms: int = 0  # the asked member's wall clock; 0: it does not tell
 
 
 class Level(enum.IntEnum):
