@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from trimtab.cli.contact import Contact, JsonOption, checked_address, contact_addresses, with_contact
+from trimtab.cli.contact import Contact, JsonOption, contact_addresses, with_contact
 from trimtab.cli.errors import CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
     from trimtab.client.metastore import MetastoreClient
     from trimtab.metastore.layout import Entry
-    from trimtab.metastore.requests import MembersReply, MembersRequest
 
 T = TypeVar("T")
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
-RaftIdArgument = Annotated[int, typer.Argument(metavar="RAFT_ID", min=1)]
 HexOption = Annotated[bool, typer.Option("--hex", help="Keys and values are written as hexadecimal digits.")]
 LocalOption = Annotated[bool, typer.Option("--local", help="Answer from the asked member's own copy, maybe stale.")]
 RevisionOption = Annotated[int, typer.Option("--revision", min=0, help="As of this revision; 0 is now.")]
@@ -35,10 +33,6 @@ def add_to(app: typer.Typer) -> None:
     commands: tuple[Callable[..., object], ...] = (get, put, delete, range_, invoke, watch, compact, status)
     for command in commands:
         group.command(command.__name__.rstrip("_"))(with_contact(command))
-    members = typer.Typer(help="Show and change the members of the metastore.", no_args_is_help=True)
-    for change in (add, promote, demote, remove, transfer):
-        members.command(change.__name__)(with_contact(change))
-    group.add_typer(members, name="members")
     app.add_typer(group, name="metastore")
 
 
@@ -284,72 +278,6 @@ def status(
             str(member.raft_id), member.address or "?", role, "" if member.match is None else str(member.match)
         )
     console.print(table)
-
-
-def add(
-    contact: Contact,
-    raft_id: RaftIdArgument,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
-    instance_id: Annotated[str, typer.Option("--instance-id", help="The member's name.")] = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Add a member as a learner; promote it when it has caught up."""
-    from trimtab.metastore.requests import MembersChange, MembersRequest
-
-    request = MembersRequest([(MembersChange.ADD_LEARNER, raft_id)], checked_address(address), instance_id)
-    _change(request, contact, as_json)
-
-
-def promote(
-    contact: Contact,
-    raft_id: RaftIdArgument,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a learner that has caught up a voter."""
-    from trimtab.metastore.requests import MembersChange, MembersRequest
-
-    _change(MembersRequest([(MembersChange.PROMOTE, raft_id)]), contact, as_json)
-
-
-def demote(
-    contact: Contact,
-    raft_id: RaftIdArgument,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a voter a learner."""
-    from trimtab.metastore.requests import MembersChange, MembersRequest
-
-    _change(MembersRequest([(MembersChange.DEMOTE, raft_id)]), contact, as_json)
-
-
-def remove(
-    contact: Contact,
-    raft_id: RaftIdArgument,
-    as_json: JsonOption = False,
-) -> None:
-    """Remove a member for good; its number is never used again."""
-    from trimtab.metastore.requests import MembersChange, MembersRequest
-
-    _change(MembersRequest([(MembersChange.REMOVE, raft_id)]), contact, as_json)
-
-
-def transfer(
-    contact: Contact,
-    raft_id: RaftIdArgument,
-    as_json: JsonOption = False,
-) -> None:
-    """Hand leadership to a member."""
-    from trimtab.metastore.requests import MembersChange, MembersRequest
-
-    _change(MembersRequest([(MembersChange.TRANSFER, raft_id)]), contact, as_json)
-
-
-def _change(request: MembersRequest, contact: Contact, as_json: bool) -> None:
-    reply: MembersReply = _run(contact, lambda client: client.change_members(request))
-    if as_json:
-        print(json.dumps({"voters": reply.voters, "learners": reply.learners}))
-    else:
-        print(f"voters {reply.voters}, learners {reply.learners}")
 
 
 def _print_revision(revision: int, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trimtab.net.addresses import format_address, parse_address
 from trimtab.net.limits import Limits as NetLimits
-from trimtab.topology import names
+from trimtab.topology import leases, names
 
 _ANY_HOST = ("0.0.0.0", "::", "*")
 
@@ -140,6 +140,7 @@ class Settings:
             names.wrong_instance_id(self.replace) if self.replace else None,
             names.unreachable_address(self.address),
             names.wrong_failure_domain(self.failure_domain),
+            leases.check_timing(self.timing.lease_ms, self.timing.offline_after_ms, self.timing.election_max_ms),
         ):
             if wrong:
                 raise SettingsError(wrong)

@@ -30,12 +30,6 @@ def test_an_invoke_that_can_not_be_read_is_named(tmp_path: Path, capsys: pytest.
         assert "trimtab: can't read the invoke: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ["::1:3331", "x:0", "nowhere"])
-def test_a_member_is_not_added_at_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["metastore", "members", "add", "4", address, *PEER]) == 2
-    assert f"trimtab: '{address}' is not an address; write HOST:PORT" in capsys.readouterr().err
-
-
 class Paged:
     """A member whose messages hold two keys each, one of which every other page lacks."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.node.settings import Settings, SettingsError, TlsFiles, read_failure_domain, split_address
+from trimtab.node.settings import Settings, SettingsError, Timing, TlsFiles, read_failure_domain, split_address
 
 PEERS = ("127.0.0.1:3301", "127.0.0.1:3311", "127.0.0.1:3321")
 
@@ -91,6 +91,7 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
         ({"peers": ("nowhere",)}, r"'nowhere' is not an address"),
         ({"http": "nowhere"}, r"'nowhere' is not an address"),
         ({"failure_domain": {"rack": ""}}, r"'rack' can't have the value"),
+        ({"timing": Timing(lease_ms=5_000)}, r"offline_after_ms \(6000\) must be at least"),
     ],
 )
 def test_what_can_not_work_is_refused(changed: dict[str, Any], says: str) -> None:
