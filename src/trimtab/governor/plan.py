@@ -67,6 +67,7 @@ def plan(state: ClusterState) -> Step | None:
 
 
 def applicable(state: ClusterState, step: Step) -> bool:
-    """Whether the step may begin now: a slot is free, and nothing it is about is under way or rests."""
-    taken = sum(key.kind is step.kind for key in state.in_flight - state.resting)
-    return taken < SLOTS[step.kind] and not state.busy(step.kind).intersection(step.subjects)
+    """Whether the step may begin now: it does not rest, a slot is free, and nothing it is about is under way."""
+    taken = sum(key.kind is step.kind for key in state.in_flight)
+    rests = step.key in state.resting
+    return not rests and taken < SLOTS[step.kind] and not state.busy(step.kind).intersection(step.subjects)

@@ -43,7 +43,7 @@ class ClusterState:
     """The input of `plan`. Times are the leader's own clock; `now_ms` is its wall clock, for what records say.
 
     `joint` is true from the moment a change of members is proposed until it is over. `resting` are steps that failed
-    and are not to be tried yet: they are left alone like those in flight, but take no slot.
+    and are not to be tried yet; they take no slot, and what they are about may be tried in another step.
     """
 
     view: View
@@ -69,9 +69,8 @@ class ClusterState:
         return self.voters | self.learners
 
     def busy(self, kind: StepKind) -> frozenset[int]:
-        """The subjects of steps of this kind that are in flight or rest."""
-        keys = self.in_flight | self.resting
-        return frozenset(subject for key in keys if key.kind is kind for subject in key.subjects)
+        """The subjects of steps of this kind that are in flight."""
+        return frozenset(subject for key in self.in_flight if key.kind is kind for subject in key.subjects)
 
     def silent_ms(self, raft_id: int) -> int:
         """For how long the instance has not been heard from; never longer than the leader has led."""

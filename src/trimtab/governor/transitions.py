@@ -69,6 +69,9 @@ def go_on(state: ClusterState) -> Barrier | None:
     transition = state.view.transition
     if transition is None:
         return None
+    if keeps_from_leaving(state):
+        # The votes or leadership move first, other rules' work; and before it is too late to take anything back.
+        return None
     if following := _NEXT.get(transition.state):
         draft = Draft(state)
         why = f"{subject_of(state)}: {transition.state.value} is known everywhere, {following.value} follows"
@@ -76,9 +79,6 @@ def go_on(state: ClusterState) -> Barrier | None:
             TransitionRecord(following, transition.kind, transition.requests, version=draft.raise_version())
         )
     else:
-        if keeps_from_leaving(state):
-            # The votes or leadership move first: other rules' work.
-            return None
         draft = Draft(state)
         draft.transition(None)
         for number in transition.requests:

@@ -1,0 +1,65 @@
+"""What the governor waits for, in sentences for operators: things that should change, but can't now.
+
+`plan` gives no step for them, because waiting is not one. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trimtab.governor.leadership import goes_because, successors
+from trimtab.governor.obstacles import obstacle
+from trimtab.governor.state import ClusterState
+from trimtab.governor.transitions import keeps_from_leaving, subject_of
+from trimtab.governor.voters import MAX_VOTERS, wanted_voters
+from trimtab.governor.wording import name, names
+from trimtab.topology.grades import Grade
+from trimtab.topology.lifecycle import open_requests
+from trimtab.topology.records import RequestState
+from trimtab.topology.states import NodeState
+
+
+def waiting(state: ClusterState) -> tuple[str, ...]:
+    """Every reason why something does not go on."""
+    return (*_leadership(state), *_votes(state), *_requests(state), *_strangers(state))
+
+
+def _leadership(state: ClusterState) -> Iterator[str]:
+    why = goes_because(state)
+    if why is not None and not successors(state):
+        others = state.voters - {state.leader}
+        who = f"the other voters ({names(state.view, others)}) are down" if others else "it is the only voter"
+        yield f"{name(state.view, state.leader)} {why}, but nobody can lead instead: {who}"
+
+
+def _votes(state: ClusterState) -> Iterator[str]:
+    view = state.view
+    down = [
+        raft_id
+        for raft_id in state.voters
+        if (record := view.instances.get(raft_id)) is not None and record.grades.target.grade is Grade.OFFLINE
+    ]
+    if down and not state.joint:
+        size = min(wanted_voters(len(view.members())), MAX_VOTERS)
+        yield (
+            f"{names(view, down)} should not vote while Offline, but no other member that is Online and caught up can "
+            f"be one of {size} voters instead"
+        )
+
+
+def _requests(state: ClusterState) -> Iterator[str]:
+    view = state.view
+    if view.transition is not None and (why := keeps_from_leaving(state)):
+        yield f"{subject_of(state)}, but has to wait: {why}"
+    for number, request in open_requests(view).items():
+        if request.state is RequestState.PENDING and request.join is None and (why := obstacle(state, number)):
+            yield f"request {number} ({request.kind.value}) waits: {why}"
+        record = view.instances.get(request.raft_id)
+        if request.join is not None and record is not None and record.state is NodeState.NONE:
+            doing = "start and catch up" if request.answered else "take the answer to its request"
+            yield f"{record.instance_id} has been admitted; it has yet to {doing}"
+
+
+def _strangers(state: ClusterState) -> Iterator[str]:
+    for raft_id in sorted(state.members - set(state.view.instances)):
+        yield f"member {raft_id} is in the cluster group, but has no record; nobody knows who it is"
