@@ -111,7 +111,7 @@ class ClusterControl:
             send_answer=self._send_answer,
             blamed=self._blamed,
             wake_later=lambda after_s: self.executor.wake_later(after_s),
-            lease_left_ms=self.desk.lease_left_ms,
+            leases=self.desk,
             promote_lag_entries=settings.limits.promote_lag_entries,
         )
         self.executor = Executor(

@@ -28,6 +28,7 @@ from trimtab.node.errors import GroupError
 from trimtab.node.executor import StepFailed
 from trimtab.node.group import Group
 from trimtab.node.host import Host
+from trimtab.node.presence import HeartbeatDesk
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.raft.messages import ConfChangeV2
 from trimtab.topology import protocol
@@ -79,7 +80,7 @@ class Deeds:
         send_answer: SendAnswer,
         blamed: Backoffs[int],
         wake_later: Callable[[float], None],
-        lease_left_ms: Callable[[int], int],
+        leases: HeartbeatDesk,
         promote_lag_entries: int,
         patiences: Patiences = DEFAULT_PATIENCES,
     ) -> None:
@@ -93,7 +94,7 @@ class Deeds:
         self._send_answer = send_answer
         self._blamed = blamed
         self._wake_later = wake_later
-        self._lease_left_ms = lease_left_ms
+        self._leases = leases
         self._promote_lag_entries = promote_lag_entries
         self._patiences = patiences
         self._loop = asyncio.get_running_loop()
@@ -134,24 +135,32 @@ class Deeds:
     async def _write(self, step: Step, write: Write, term: int, *, even_if_empty: bool = False) -> None:
         if write.empty and not even_if_empty:
             return
-        await self._leases_end(write)
-        await self._writes.write(write, self._events(step, write.events or (step.why,)), term=term)
+        going = self._going_down(write)
+        self._leases.withhold(going)
+        try:
+            await self._leases_end(going)
+            await self._writes.write(write, self._events(step, write.events or (step.why,)), term=term)
+        finally:
+            self._leases.grant_again(going)
 
-    async def _leases_end(self, write: Write) -> None:
-        """Wait until nobody whom this write marks Offline or Expelled can hold a lease.
-
-        From its target on it is granted none, so this ends. It holds for every write, whatever rule it comes from:
-        barriers skip whoever is marked, because it can't be serving.
-        """
-        going = [
+    def _going_down(self, write: Write) -> list[int]:
+        """Whom this write marks Offline or Expelled."""
+        return [
             raft_id
             for raft_id, record in self._view.instances.items()
             if record.grades.current.grade not in _DOWN
             and (value := write.puts.get(instance_key(raft_id))) is not None
             and decode_instance(value).grades.current.grade in _DOWN
         ]
+
+    async def _leases_end(self, going: list[int]) -> None:
+        """Wait until none of them can hold a lease.
+
+        It holds for every write, whatever rule it comes from: barriers skip whoever is marked, because it can't be
+        serving.
+        """
         for _ in range(_MAX_LEASE_LOOKS):
-            left_s = max((self._lease_left_ms(raft_id) for raft_id in going), default=0) / 1000
+            left_s = max((self._leases.lease_left_ms(raft_id) for raft_id in going), default=0) / 1000
             if left_s <= 0:
                 return
             await asyncio.sleep(min(left_s, _LEASE_LOOK_S))

@@ -9,7 +9,7 @@ heard nobody, so its time in office begins anew, and it marks nobody Offline for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from trimtab.governor.state import Heard
 from trimtab.metastore.requests import LeaderHint
@@ -55,6 +55,7 @@ class HeartbeatDesk:
         self._address_of = address_of
         self._news = news
         self._presence = Presence(lease_ms, election_max_ms)
+        self._withheld: set[int] = set()
         self._spoke_s: dict[int, float] = {}  # when an instance last spoke for itself, otherwise than by a heartbeat
 
     def took_office(self) -> None:
@@ -91,7 +92,11 @@ class HeartbeatDesk:
         grant = grant_for(
             beat, record, term=raft.term, commit=raft.log.committed, lease_ms=self._lease_ms, confirmed=confirmed
         )
-        if grant.lease_ms:
+        if grant.lease_ms and beat.raft_id in self._withheld:
+            grant = Grant(
+                beat.number, raft.term, 0, raft.log.committed, "it is about to leave, or to be marked Offline"
+            )
+        elif grant.lease_ms:
             # Before it leaves: whoever marks an instance Offline must know of every lease that may be out.
             self._presence.granted(beat.raft_id, self._clock_s())
         granted(grant)
@@ -117,6 +122,14 @@ class HeartbeatDesk:
         if (spoke_s := self._spoke_s.get(raft_id)) is not None:
             age_ms = min(age_ms, int((now_s - spoke_s) * 1000))
         return Heard(age_ms, seen.applied, seen.version, seen.uuid or record.uuid, seen.stalled_ms)
+
+    def withhold(self, raft_ids: Iterable[int]) -> None:
+        """Grant these no lease, until `grant_again`: they are about to be marked Offline or Expelled."""
+        self._withheld.update(raft_ids)
+
+    def grant_again(self, raft_ids: Iterable[int]) -> None:
+        """What kept them from a lease is written, or did not come about."""
+        self._withheld.difference_update(raft_ids)
 
     def lease_left_ms(self, raft_id: int) -> int:
         """How long the instance may still be serving under some lease."""

@@ -133,6 +133,9 @@ class Standing:
                     if not self._unwanted():
                         return
                 self.incarnation = await self._update(Grade.ONLINE, reason, 2.0)
+                # The own row may still be the one from before: until this instance has seen its word in it, it would
+                # take that for a mark that it was put down.
+                await self._barrier(5.0)
             except _FAILURES as error:
                 if isinstance(error, Refused) and error.code in FOR_GOOD:
                     self._put_out(error.text)
