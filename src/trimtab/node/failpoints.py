@@ -22,7 +22,7 @@ from pathlib import Path
 
 VARIABLE = "TRIMTAB_FAILPOINTS"
 # The values of governor.steps.StepKind; written out because the supervisor checks names without loading the rules.
-STEP_KINDS = ("transfer", "voters", "down", "request", "answer", "sync", "replicate", "shard", "online")
+STEP_KINDS = ("transfer", "voters", "down", "fence", "request", "answer", "sync", "replicate", "shard", "online")
 # Before the step; after its deed and before its write; after both.
 STEP_PLACES = ("before", "after-deed", "after")
 NAMES: tuple[str, ...] = (
