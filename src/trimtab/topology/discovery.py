@@ -26,9 +26,9 @@ That Z forgets nothing it acknowledged is essential: were a(X) only in memory, Z
 Y would never hear of X, and there would be two clusters.
 
 Somebody leads if all are up and reach each other: whoever does not lead asks one with a smaller address than its own,
-and that chain ends. The promise needs addresses that mean one instance each; two directories behind one address are
-noticed (`problem`), and then nobody decides. An instance whose data directory was deleted after it founded is a new
-instance: nothing here can know what it did.
+and that chain ends. The promise needs addresses that mean one instance each: two data directories behind one address
+refuse each other where they meet. An instance whose data directory was deleted after it founded is a new instance:
+nothing here can know what it did.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ class Discovery:
         self._heard: set[str] = set()  # what came over the wire, now or before a restart: always addresses
         self._leader = ""
         self._decided: Decision | None = None
-        self._problem = ""
+        self._impostor = ""
         self._strangers: dict[str, tuple[str, ...]] = {}  # askers -> what their operators listed
         self._failing: dict[str, tuple[float, str]] = {}  # names -> since when they don't answer, and the last reason
         self._told_at: float | None = None
+        self._waiting_since: float | None = None  # since when all are visited, and another one should found
         self._take(self.listed)
         self._hear(remembered)
 
@@ -123,8 +124,9 @@ class Discovery:
                 f"an instance that said it is at {name} can't be found there: {reply.address} answers instead; "
                 "correct the --advertise of whichever is wrong"
             )
+        if reply.address == self.own_address and reply.uuid != self.uuid:
+            raise DiscoveryRefused(self._shared_address(f"{name} answers that it"))
         self._failing.pop(name, None)
-        self._same_address(reply.address, reply.uuid, f"{name} answers that it")
         changed = self._hear((reply.address, *reply.peers))
         if name in self._peers:
             self._peers[name] = reply.address
@@ -145,8 +147,8 @@ class Discovery:
         if self._decided or self._leader:
             return False
         if asked.address == self.own_address and asked.uuid != self.uuid:
-            self._same_address(asked.address, asked.uuid, "another instance calls and says that it")
-            raise DiscoveryRefused(self._problem)
+            self._impostor = self._shared_address("another instance called and said that it")
+            raise DiscoveryRefused(self._impostor)
         if asked.listed and (asked.address in self._strangers or len(self._strangers) < MAX_PEERS):
             self._strangers[asked.address] = tuple(asked.listed[:MAX_PEERS])
         return self._hear((asked.address, *asked.peers))
@@ -167,16 +169,11 @@ class Discovery:
         if self._decided is None:
             if self._leader:
                 self._decided = Follow(self._leader)
-            elif not self._problem and len(self._visited) == len(self._peers) and self._smallest() == self.own_address:
+            elif len(self._visited) == len(self._peers) and self._smallest() == self.own_address:
                 self._decided = Lead()
         return self._decided
 
     # Telling the operator
-
-    @property
-    def problem(self) -> str:
-        """Why this instance can never decide; empty if nothing is wrong."""
-        return self._problem
 
     def silent(self, now_s: float, after_s: float = SILENT_AFTER_S) -> list[str]:
         """The peers that have not answered for so long."""
@@ -186,6 +183,10 @@ class Discovery:
 
     def report(self, now_s: float, after_s: float = SILENT_AFTER_S, again_s: float = SILENT_AGAIN_S) -> list[str]:
         """What the operator should be told now: nothing most of the time, then again every `again_s`."""
+        if self._decided or self._leader or len(self._visited) < len(self._peers):
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now_s
         if self._told_at is not None and now_s - self._told_at < again_s:
             return []
         sentences = []
@@ -197,10 +198,13 @@ class Discovery:
                 "answered; start these instances, or restart this one with a --peer list without them"
                 f"{self._forgetting(silent)}"
             )
+        elif self._waiting_since is not None and now_s - self._waiting_since >= after_s:
+            sentences.append(f"waiting for {self.waiting_for()}; see there what it is waiting for itself")
         if warning := self.disjoint():
             sentences.append(warning)
-        if self._problem:
-            sentences.append(self._problem)
+        if self._impostor:
+            sentences.append(self._impostor)
+            self._impostor = ""
         if sentences:
             self._told_at = now_s
         return sentences
@@ -269,9 +273,8 @@ class Discovery:
             self._peers.update(dict.fromkeys(new))
             self._visited = {self.own_address}
 
-    def _same_address(self, address: str, uuid: str, who: str) -> None:
-        if address == self.own_address and uuid != self.uuid:
-            self._problem = (
-                f"{who} is at {address}, which is the address of this instance too, with another data directory; "
-                "give each instance an address of its own (--listen, --advertise)"
-            )
+    def _shared_address(self, who: str) -> str:
+        return (
+            f"{who} is at {self.own_address}, as this instance is, with another data directory; give each instance an "
+            "address of its own (--listen, --advertise)"
+        )

@@ -273,6 +273,18 @@ def test_a_silent_peer_is_reported_after_five_seconds_and_again_after_thirty() -
     assert discovery.report(100.0) == []
 
 
+def test_a_winner_that_does_not_found_is_reported_by_those_who_wait_for_it() -> None:
+    discovery = Discovery(address(1), [address(0)])
+    discovery.answered(address(0), DiscoverReply(address(0), []))
+    assert discovery.report(10.0) == []
+    assert discovery.report(15.0) == [
+        f"waiting for {address(0)} to found the cluster: its address is the smallest; see there what it is waiting for "
+        "itself"
+    ]
+    discovery.answered(address(0), DiscoverReply(address(0), [], address(0)))
+    assert discovery.report(50.0) == []
+
+
 def test_a_silent_peer_that_others_told_of_needs_an_empty_directory_to_forget() -> None:
     discovery = Discovery(address(0), [address(0)], [address(7)])
     discovery.failed(address(7), "connection refused", 0.0)
@@ -294,15 +306,18 @@ def test_lists_without_anybody_in_common_are_warned_about() -> None:
     assert warning in ours.report(0.0)
 
 
-def test_two_directories_behind_one_address_decide_nothing() -> None:
+def test_two_directories_behind_one_address_refuse_each_other() -> None:
     discovery = Discovery(address(0), [alias(0)], uuid="mine")
-    discovery.answered(alias(0), DiscoverReply(address(0), [], "", "theirs"))
+    with pytest.raises(DiscoveryRefused, match="with another data directory"):
+        discovery.answered(alias(0), DiscoverReply(address(0), [], "", "theirs"))
     assert discovery.decision() is None
-    assert "with another data directory" in discovery.problem
-    other = Discovery(address(0), [address(0)], uuid="mine")
-    with pytest.raises(DiscoveryRefused, match="address of this instance too"):
-        other.receive(DiscoverRequest(CLUSTER, address(0), alias(0), [], [], "theirs"))
-    assert other.decision() is None
+    with pytest.raises(DiscoveryRefused, match="address of its own"):
+        discovery.receive(DiscoverRequest(CLUSTER, address(0), alias(0), [], [], "theirs"))
+    (sentence,) = discovery.report(0.0)
+    assert sentence.startswith(f"another instance called and said that it is at {address(0)}, as this instance is")
+    # Once the other one was corrected, it goes on.
+    discovery.answered(alias(0), DiscoverReply(address(0), [], "", "mine"))
+    assert discovery.decision() == Lead()
 
 
 def test_an_answer_under_another_address_is_no_visit_of_whoever_said_it_is_there() -> None:
