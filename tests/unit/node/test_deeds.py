@@ -1,0 +1,248 @@
+"""How steps are carried out, with everything around them faked: what is asked, what is written, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Write
+from trimtab.net.errors import NotConnected
+from trimtab.node import failpoints
+from trimtab.node.backoffs import Backoffs
+from trimtab.node.deeds import Deeds, Patiences
+from trimtab.node.executor import StepFailed
+from trimtab.node.waits import Waits
+from trimtab.topology import protocol
+from trimtab.topology.grades import Grade, Grades, Standing
+from trimtab.topology.protocol import BarrierCall, JoinResponse
+from trimtab.topology.records import FENCE_KEY, EventRecord, InstanceRecord, encode, instance_key
+from trimtab.topology.view import View
+
+TERM = 4
+
+
+def row(raft_id: int, grade: Grade = Grade.ONLINE) -> InstanceRecord:
+    grades = Grades(Standing(grade, 1), Standing(Grade.ONLINE, 1))
+    return InstanceRecord(f"i{raft_id}", f"h{raft_id}:1", grades=grades)
+
+
+class Writes:
+    """Applies to the view at once."""
+
+    term = TERM
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.written: list[tuple[Write, list[str]]] = []
+
+    def event(self, kind: str, text: str, instances: Sequence[str] = ()) -> EventRecord:
+        return EventRecord(0, kind, text, TERM, list(instances))
+
+    async def write(self, write: Write, events: Sequence[EventRecord], *, term: int = 0) -> None:
+        assert term == TERM
+        self.written.append((write, [event.text for event in events]))
+        for key, value in write.puts.items():
+            self._view.change(key, value, len(self.written) + 100)
+
+
+class Hands:
+    """Four instances Online; `answers` says how each takes a call: bytes, an exception, or a future to wait for."""
+
+    def __init__(self) -> None:
+        self.view = View(version=9)
+        for raft_id in (1, 2, 3, 4):
+            self.view.instances[raft_id] = row(raft_id)
+        self.writes = Writes(self.view)
+        self.waits = Waits()
+        self.blamed: Backoffs[int] = Backoffs(0.1, 1)
+        self.answers: dict[int, Any] = {}
+        self.asked: list[tuple[int, str, bytes]] = []
+        self.sent: list[tuple[str, JoinResponse]] = []
+        self.leases: dict[int, int] = {}
+        self.withheld: list[int] = []
+        self.log = SimpleNamespace(committed=50)
+        group: Any = SimpleNamespace(
+            raw=SimpleNamespace(raft=SimpleNamespace(log=self.log)), machine=SimpleNamespace(applied_index=48)
+        )
+        desk: Any = SimpleNamespace(
+            lease_left_ms=lambda raft_id: self.leases.get(raft_id, 0),
+            withhold=self.withheld.extend,
+            grant_again=lambda raft_ids: [self.withheld.remove(each) for each in raft_ids],
+        )
+        self.deeds = Deeds(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            group,
+            self.view,
+            self.writes,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self.waits,
+            name="i1",
+            send_answer=self._send_answer,
+            blamed=self.blamed,
+            wake_later=lambda _after_s: None,
+            leases=desk,
+            promote_lag_entries=10,
+            patiences=Patiences(call_s=1, linger_s=0.05, barrier_s=1, transfer_s=1, answer_s=1),
+        )
+
+    async def ask(self, raft_id: int, method: str, body: bytes, _timeout_s: float) -> bytes:
+        self.asked.append((raft_id, method, body))
+        answer = self.answers.get(raft_id, b"")
+        if isinstance(answer, asyncio.Future):
+            await asyncio.shield(answer)
+            return b""
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+    async def _send_answer(self, address: str, response: JoinResponse, _timeout_s: float) -> None:
+        self.sent.append((address, response))
+
+    async def carry_out(self, step: Step) -> None:
+        await self.deeds.carry_out(step, TERM)
+
+    def mark_down(self, raft_id: int) -> None:
+        self.view.instances[raft_id] = row(raft_id, Grade.OFFLINE)
+        self.waits.look()
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def play(story: Callable[[Hands], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story(Hands())
+
+    asyncio.run(main())
+
+
+def climb(*raft_ids: int) -> Call:
+    writes = {}
+    for raft_id in raft_ids:
+        key = instance_key(raft_id)
+        writes[raft_id] = Write({key: raft_id}, {key: encode(row(raft_id))}, events=(f"i{raft_id} climbed",))
+    return Call(StepKind.SYNC, "they climb", raft_ids, index=50, writes=writes)
+
+
+def barrier(*nodes: int) -> Barrier:
+    return Barrier(StepKind.SHARD, "all know", nodes, version=9, nodes=nodes, write=Write({}, {b"topology/x": b"1"}))
+
+
+def test_those_that_answer_climb_in_one_write_and_the_others_back_off_each_by_itself() -> None:
+    async def story(hands: Hands) -> None:
+        hands.answers = {3: NotConnected("gone"), 4: asyncio.get_running_loop().create_future()}
+        await hands.carry_out(climb(2, 3, 4))
+        ((write, events),) = hands.writes.written
+        assert set(write.puts) == {instance_key(2)} and events == ["i2 climbed"]
+        assert hands.blamed.waiting(hands.now) == {3, 4}
+
+    play(story)
+
+
+def test_nobody_answers_so_nothing_is_written() -> None:
+    async def story(hands: Hands) -> None:
+        hands.answers = {2: NotConnected("gone")}
+        with pytest.raises(StepFailed, match="gone"):
+            await hands.carry_out(climb(2))
+        assert hands.writes.written == []
+
+    play(story)
+
+
+def test_every_call_carries_the_term() -> None:
+    async def story(hands: Hands) -> None:
+        await hands.carry_out(climb(2))
+        await hands.carry_out(barrier(2))
+        assert protocol.decode_sync(hands.asked[0][2]).term == TERM
+        assert protocol.decode_barrier(hands.asked[1][2]) == BarrierCall(TERM, 9, 50)
+
+    play(story)
+
+
+def test_a_barrier_that_everybody_passes_writes_and_leaves_the_fence_alone() -> None:
+    async def story(hands: Hands) -> None:
+        await hands.carry_out(barrier(1, 2, 3))
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3]
+        assert [list(write.puts) for write, _ in hands.writes.written] == [[b"topology/x"]]
+
+    play(story)
+
+
+def test_a_barrier_waits_for_a_node_that_does_not_answer_as_long_as_it_is_not_marked_offline() -> None:
+    async def story(hands: Hands) -> None:
+        hands.answers = {3: NotConnected("gone")}
+        with pytest.raises(StepFailed, match="i3 has not passed"):
+            await hands.carry_out(barrier(2, 3))
+        assert hands.writes.written == [] and hands.blamed.waiting(hands.now) == {3}
+
+    play(story)
+
+
+def test_a_barrier_that_skips_an_offline_node_raises_the_fence_and_asks_the_others_once_more_before_it_writes() -> None:
+    async def story(hands: Hands) -> None:
+        hands.answers = {3: asyncio.get_running_loop().create_future()}
+        passing = asyncio.ensure_future(hands.carry_out(barrier(1, 2, 3)))
+        await asyncio.sleep(0.02)
+        assert not passing.done() and hands.writes.written == []
+        hands.asked.clear()
+        hands.log.committed = 60
+        hands.mark_down(3)
+        await passing
+        assert [write.puts for write, _ in hands.writes.written] == [{FENCE_KEY: b"9"}, {b"topology/x": b"1"}]
+        # The second time at an index that covers the fence.
+        assert [(raft_id, protocol.decode_barrier(body).index) for raft_id, _, body in hands.asked] == [
+            (1, 60),
+            (2, 60),
+        ]
+
+    play(story)
+
+
+def test_nobody_is_marked_offline_while_it_may_hold_a_lease_and_it_gets_none_meanwhile() -> None:
+    async def story(hands: Hands) -> None:
+        hands.leases[2] = 500
+        key = instance_key(2)
+        down = Write({key: 2}, {key: encode(row(2, Grade.OFFLINE))})
+        marking = asyncio.ensure_future(hands.carry_out(Commit(StepKind.DOWN, "i2 is Offline", (2,), write=down)))
+        await asyncio.sleep(0.1)
+        assert hands.writes.written == [] and hands.withheld == [2]
+        hands.leases[2] = 0
+        await marking
+        assert len(hands.writes.written) == 1 and hands.withheld == []
+
+    play(story)
+
+
+def test_a_joiner_is_told_where_the_members_are_and_as_of_when() -> None:
+    async def story(hands: Hands) -> None:
+        hands.view.instances = {1: row(1)}
+        told = JoinResponse("u", "n", True, raft_id=2)
+        write = Write({}, {b"topology/x": b"1"})
+        await hands.carry_out(Answer(StepKind.ANSWER, "told", (7,), address="h:9", response=told, write=write))
+        ((address, response),) = hands.sent
+        assert address == "h:9" and response.term == TERM
+        assert [(each.raft_id, each.address, each.commit_index) for each in response.members] == [(1, "h1:1", 48)]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("place", "asked", "written"), [("before", 0, 0), ("after-deed", 1, 0), ("after", 1, 1)])
+def test_failpoints_stand_before_the_deed_before_the_write_and_after_it(place: str, asked: int, written: int) -> None:
+    def fail(_name: str, who: str) -> None:
+        raise failpoints.FailpointError(who)
+
+    async def story(hands: Hands) -> None:
+        with pytest.raises(failpoints.FailpointError, match="i1"):
+            await hands.carry_out(climb(2))
+        assert (len(hands.asked), len(hands.writes.written)) == (asked, written)
+
+    failpoints.arm(f"governor.sync.{place}", fail)
+    try:
+        play(story)
+    finally:
+        failpoints.disarm()

@@ -1,0 +1,135 @@
+"""The leader's desk for heartbeats: who gets a lease, and what the leader knows of whom."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from trimtab.node.office import Office
+from trimtab.node.presence import HeartbeatDesk
+from trimtab.raft.roles import StateType
+from trimtab.topology.grades import Grade, Grades, Standing
+from trimtab.topology.protocol import Grant, Heartbeat
+from trimtab.topology.records import InstanceRecord
+from trimtab.topology.view import View
+
+
+class Desk:
+    """A leader in office; a majority answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.view = View()
+        self.stand(2, Grade.ONLINE)
+        self.raft = SimpleNamespace(state=StateType.LEADER, term=3, lead=1, log=SimpleNamespace(committed=20))
+        self.rounds: list[Any] = []
+        self.news = 0
+        group: Any = SimpleNamespace(
+            raw=SimpleNamespace(raft=self.raft), machine=SimpleNamespace(applied_term=3, applied_index=20)
+        )
+        host: Any = SimpleNamespace(read=lambda _group, done: self.rounds.append(done))
+        office = Office(host, group, lambda: self.now, gap_s=2.0)
+        office.look()
+        self.desk = HeartbeatDesk(
+            group,
+            self.view,
+            office,
+            lambda: self.now,
+            lease_ms=3_000,
+            election_ms=1_000,
+            election_max_ms=2_000,
+            offline_after_ms=6_000,
+            address_of=lambda _raft_id: "h:1",
+            news=self._news,
+        )
+        self.desk.took_office()
+        self.grants: list[Grant] = []
+
+    def _news(self) -> None:
+        self.news += 1
+
+    def stand(self, raft_id: int, grade: Grade, target: Grade = Grade.ONLINE) -> None:
+        grades = Grades(Standing(grade, 1), Standing(target, 1))
+        self.view.instances[raft_id] = InstanceRecord(f"i{raft_id}", "h:2", uuid="u2", grades=grades)
+
+    def beat(self, number: int = 1, uuid: str = "u2", applied: int = 20, surrendered: bool = False) -> None:
+        self.desk.take(Heartbeat(2, uuid, number, 3, applied, 5, surrendered), self.grants.append)
+
+    def confirm(self, error: Exception | None = None) -> None:
+        self.rounds.pop()(error)
+
+
+def test_a_lease_is_granted_after_a_majority_has_confirmed_the_leader_and_that_serves_for_a_while() -> None:
+    desk = Desk()
+    desk.beat(1)
+    assert desk.grants == []
+    desk.confirm()
+    assert desk.grants[-1] == Grant(1, 3, 3_000, 20)
+    desk.now += 0.4
+    desk.beat(2)
+    assert desk.grants[-1].number == 2 and desk.rounds == []
+
+
+def test_a_majority_that_answers_too_late_confirms_no_lease() -> None:
+    desk = Desk()
+    desk.beat()
+    desk.now += 1.5
+    desk.confirm()
+    assert desk.grants[-1].lease_ms == 0 and "majority" in desk.grants[-1].reason
+
+
+def test_a_leader_without_a_majority_grants_nothing() -> None:
+    desk = Desk()
+    desk.beat()
+    desk.confirm(RuntimeError("no quorum"))
+    assert desk.grants[-1].lease_ms == 0
+
+
+def test_who_should_be_offline_is_withheld_or_is_not_what_it_says_gets_none() -> None:
+    desk = Desk()
+    desk.beat()
+    desk.confirm()
+    desk.stand(2, Grade.ONLINE, Grade.OFFLINE)
+    desk.beat(2)
+    assert desk.grants[-1].lease_ms == 0 and "should be Offline" in desk.grants[-1].reason
+    desk.stand(2, Grade.ONLINE)
+    desk.beat(3, uuid="other")
+    assert desk.grants[-1].lease_ms == 0
+    desk.desk.withhold([2])
+    desk.beat(4)
+    assert desk.grants[-1].lease_ms == 0 and "about to" in desk.grants[-1].reason
+    desk.desk.grant_again([2])
+    desk.beat(5)
+    assert desk.grants[-1].lease_ms == 3_000
+
+
+def test_the_leader_knows_how_long_a_lease_may_be_out_and_that_one_was_given_up() -> None:
+    desk = Desk()
+    desk.now += 20
+    assert desk.desk.lease_left_ms(2) == 0
+    desk.beat()
+    desk.confirm()
+    assert 3_000 <= desk.desk.lease_left_ms(2) < 3_200
+    desk.beat(2, surrendered=True)
+    assert desk.desk.lease_left_ms(2) == 0
+
+
+def test_an_instance_that_speaks_for_itself_was_heard_from() -> None:
+    desk = Desk()
+    desk.now += 10
+    assert desk.desk.heard()[2].age_ms == 10_000
+    desk.desk.spoke(2)
+    desk.now += 1
+    assert desk.desk.heard()[2].age_ms == 1_000 and desk.news == 1
+
+
+def test_a_heartbeat_is_news_when_it_was_silent_or_has_not_settled_and_else_is_not() -> None:
+    desk = Desk()
+    desk.beat()
+    assert desk.news == 0
+    desk.now += 4
+    desk.beat(2)
+    assert desk.news == 1
+    desk.stand(2, Grade.RAFT_SYNCED)
+    desk.beat(3)
+    assert desk.news == 2
