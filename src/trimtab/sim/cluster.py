@@ -28,6 +28,7 @@ from trimtab.sim.disks import MemberDisk
 from trimtab.sim.loop import SimLoop
 from trimtab.sim.plan import Plan
 from trimtab.sim.reference import FOUNDING_INDEX, FOUNDING_TERM, ReferenceMachine
+from trimtab.sim.transport import Pipe
 from trimtab.sim.world import Process, World
 from trimtab.storage.port import DiskFull, StorageError, SyncFailed
 from trimtab.topology.protocol import Address
@@ -236,8 +237,9 @@ class SimCluster:
         except Violation as violation:
             self.world.fail(violation.why, violation.evidence)
 
-    def _heard(self, loop: SimLoop, host: str, frame: bytes) -> None:
+    def _heard(self, pipe: Pipe, frame: bytes) -> None:
         """A frame leaves a process."""
+        loop, host = pipe.source.loop, pipe.target.host
         if frame[5] != frames.ONEWAY or loop.process.owner is None:
             if self.world.tracing:
                 self._trace_frame(loop, host, frame)

@@ -13,12 +13,12 @@ from trimtab.storage.model import ModelDisk
 class MemberDisk:
     """One machine's disk. It outlives the processes that use it."""
 
-    def __init__(self, process: Process, slow_rate: float = 0.0) -> None:
+    def __init__(self, process: Process, slow_rate: float = 0.0, disk: type[ModelDisk] = ModelDisk) -> None:
         self._process = process
         self._rng: random.Random = process.world.rng(f"disk/{process.name}")
         self.slow_rate = slow_rate
         self.slow_s = 0.3
-        self.model = ModelDisk(call_later=self._call_later, sync_latency=self._sync_latency)
+        self.model = disk(call_later=self._call_later, sync_latency=self._sync_latency)
 
     def died(self, *, power: bool) -> str:
         """The process is gone. With the power, what was not synced is gone too, from some point on. What was lost."""

@@ -65,8 +65,8 @@ class Network:
         self.pipes: list[Pipe] = []
         self.frames_sent = 0
         self.frames_lost = 0
-        # Observers of frames: called with (source process, target host, frame bytes) when a frame is written.
-        self.on_frame: Callable[[SimLoop, str, bytes], None] | None = None
+        # An observer of frames: called with the pipe and the frame's bytes when a frame is written.
+        self.on_frame: Callable[[Pipe, bytes], None] | None = None
         self._next_port = FIRST_EPHEMERAL_PORT
 
     def link(self, source: str, target: str) -> Link:

@@ -61,7 +61,7 @@ class Pipe:
         network.frames_sent += len(cut)
         if network.on_frame is not None:
             for frame in cut:
-                network.on_frame(self.source.loop, self.target.host, frame)
+                network.on_frame(self, frame)
         if self.target.loop.dead:
             # The host answers with a reset, if the packet gets there and the answer gets back.
             back = network.link(self.target.host, self.source.host)

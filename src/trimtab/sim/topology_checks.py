@@ -1,0 +1,232 @@
+"""The invariants of a governed cluster, looked at after every event, every commit and every frame.
+
+Nothing here knows of a particular bug. Beside the rules for committed writes (`topology_rules`) it states:
+
+- never two clusters: one genesis at most is ever written to any disk, and one data directory stands behind a raft id;
+- whoever is Offline or Expelled by a committed row holds no valid lease, at that moment and as long as it stays so;
+- what leaves an instance as an answer above ONE leaves under a lease, and not while its row says Offline;
+- an instance acknowledges no order of a term that it knows to be over;
+- a barrier that an instance acknowledges is passed there: it has the version, and no older request is open;
+- after a barrier at version v was passed, no replica answers a request that was stamped with an older version.
+
+Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which something
+changed is not held against anybody: it may have been decided a moment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from trimtab.metastore.watch import Changes, Prefix
+from trimtab.net import frames
+from trimtab.node.identity import Identity, Phase
+from trimtab.raft.messages import Entry
+from trimtab.sim.checks import State, Violation
+from trimtab.sim.machines import Machine
+from trimtab.sim.reference import ReferenceMachine
+from trimtab.sim.topology_rules import Committed
+from trimtab.sim.transport import Pipe
+from trimtab.topology import protocol
+from trimtab.topology.protocol import Level
+from trimtab.topology.records import SYSTEM_PREFIXES
+
+_decode_frame = msgspec.msgpack.Decoder(frames.Frame).decode
+_ORDERS = (protocol.SYNC, protocol.REPLICAS, protocol.BARRIER)
+# A method's name stands near the beginning of a frame, which is cheaper to look for than to decode every frame.
+_HEAD = 48
+_MARKS = (b"governor.", b"probe")
+
+
+class TopologyReference(ReferenceMachine):
+    """The reference machine; `committed` is told of what each entry changed in the topology."""
+
+    def __init__(self, committed: Callable[[int, int, dict[bytes, bytes | None]], None]) -> None:
+        super().__init__()
+        self._told = committed
+        self._changes: dict[bytes, bytes | None] = {}
+        for prefix in SYSTEM_PREFIXES:
+            self._metastore.watch(Prefix(prefix), self._take, self._over)
+
+    def apply(self, entry: Entry) -> State:
+        state = super().apply(entry)
+        if self._changes:
+            changes, self._changes = self._changes, {}
+            self._told(entry.index, entry.term, changes)
+        return state
+
+    def _take(self, changes: Changes) -> bool:
+        for change in changes.changes:
+            self._changes[change.key] = None if change.new is None else change.new.value
+        return True
+
+    def _over(self, error: Exception) -> None:
+        raise error
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request that is on its way, and what was known when it was sent."""
+
+    method: str
+    term: int = 0
+    version: int = 0
+    level: Level = Level.ONE
+
+
+class TopologyChecks:
+    """The account of one run. Raises Violation."""
+
+    def __init__(self, machines: Callable[[], Iterable[Machine]], now: Callable[[], float]) -> None:
+        self.committed = Committed()
+        self.reference = TopologyReference(self._commit)
+        self.answered = 0
+        self.refused = 0
+        self._machines = machines
+        self._now = now
+        self._genesis = ""
+        self._founder: Machine | None = None
+        self._owners: dict[int, str] = {}  # raft id -> uuid of the data directory behind it
+        self._terms: dict[Machine, tuple[int, float, int]] = {}  # the term, since when, and the one before it
+        self._passed_at = 0.0
+        self._asked: dict[Pipe, dict[int, _Asked]] = {}
+
+    # -- identities ------------------------------------------------------------------------------------------------
+
+    def identified(self, machine: Machine, identity: Identity) -> None:
+        """An identity was written to a disk."""
+        if identity.genesis:
+            if not self._genesis:
+                self._genesis, self._founder = identity.genesis, machine
+            elif identity.genesis != self._genesis:
+                raise Violation(
+                    f"there are two clusters: {machine.name} ({identity.phase.value}) is of {identity.genesis[:8]}, "
+                    f"but {self._founder.name if self._founder else 'somebody'} is of {self._genesis[:8]}"
+                )
+        if identity.phase is Phase.MEMBER:
+            owner = self._owners.setdefault(identity.raft_id, identity.uuid)
+            if owner != identity.uuid:
+                raise Violation(
+                    f"raft id {identity.raft_id} was given twice: to {owner[:8]}, and to {identity.uuid[:8]} on "
+                    f"{machine.name}"
+                )
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, index: int, term: int, changes: dict[bytes, bytes | None]) -> None:
+        passed = self.committed.passed
+        self.committed.apply(index, term, changes)
+        if self.committed.passed > passed:
+            self._passed_at = self._now()
+        for machine in self._machines():
+            self._lease(machine)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def after(self, machine: Machine) -> None:
+        """An event of this machine's child is over."""
+        group = machine.group
+        assert group is not None
+        term = group.raw.raft.term
+        known = self._terms.get(machine)
+        if known is None or known[0] != term:
+            self._terms[machine] = (term, self._now(), known[0] if known is not None else 0)
+        self._lease(machine)
+
+    def _lease(self, machine: Machine) -> None:
+        instance = machine.instance
+        if instance is None or not self.committed.down(instance.raft_id):
+            return
+        control = instance.control
+        if control is not None and control.lease.valid(machine.process.boot_s()):
+            row = self.committed.rows[instance.raft_id]
+            raise Violation(
+                f"{machine.name} holds a lease for another {control.lease_left_ms()} ms, though it is "
+                f"{row.grades.current.grade.value} by a committed row",
+                f"reason: {row.reason}; since version {row.since_version}",
+            )
+
+    # -- the wire --------------------------------------------------------------------------------------------------
+
+    def heard(self, pipe: Pipe, frame: bytes) -> None:
+        """A frame leaves a process."""
+        kind = frame[5]
+        if kind == frames.REQUEST:
+            head = frame[:_HEAD]
+            if any(mark in head for mark in _MARKS):
+                self._note(pipe, _decode_frame(memoryview(frame)[4:]))
+        elif kind == frames.RESPONSE or kind == frames.ERROR:
+            waiting = self._asked.get(pipe)
+            if waiting:
+                answer = _decode_frame(memoryview(frame)[4:])
+                asked = waiting.pop(answer.id, None)
+                if asked is None:
+                    return
+                if kind == frames.ERROR:
+                    self.refused += asked.method == protocol.PROBE
+                    return
+                machine = pipe.source.loop.process.owner
+                if isinstance(machine, Machine):
+                    self._answer(machine, asked, answer.body)
+
+    def _note(self, pipe: Pipe, request: Any) -> None:
+        if request.method == protocol.PROBE:
+            probe = protocol.decode_probe(request.body)
+            asked = _Asked(request.method, version=probe.version, level=probe.level)
+        elif request.method == protocol.BARRIER:
+            barrier = protocol.decode_barrier(request.body)
+            asked = _Asked(request.method, term=barrier.term, version=barrier.version)
+        elif request.method in _ORDERS:
+            asked = _Asked(request.method, term=protocol.decode_sync(request.body).term)
+        else:
+            return
+        # Its answer travels in the other direction of the same connection.
+        self._asked.setdefault(pipe.target.out, {})[request.id] = asked
+
+    def _answer(self, machine: Machine, asked: _Asked, body: bytes) -> None:
+        if asked.method == protocol.PROBE:
+            self._probe_answer(machine, asked, body)
+            return
+        term, since, before = self._terms.get(machine, (0, 0.0, 0))
+        if since >= self._now():
+            term = before
+        if asked.term < term:
+            raise Violation(
+                f"{machine.name} obeyed {asked.method} of term {asked.term}, though it has been in term {term} since "
+                f"{since:.6f} s"
+            )
+        control = machine.instance.control if machine.instance is not None else None
+        if asked.method == protocol.BARRIER and control is not None:
+            oldest = control.open_requests.oldest()
+            if control.view.version < asked.version or (oldest is not None and oldest < asked.version):
+                raise Violation(
+                    f"{machine.name} acknowledged a barrier at version {asked.version}, though it is at "
+                    f"{control.view.version} and a request of version {oldest} is open"
+                )
+
+    def _probe_answer(self, machine: Machine, asked: _Asked, body: bytes) -> None:
+        reply = protocol.decode_probe_reply(body)
+        instance = machine.instance
+        if instance is None or reply.raft_id != instance.raft_id:
+            # Only the way back through a router.
+            return
+        self.answered += 1
+        if asked.level is Level.QUORUM or not reply.stale:
+            if self.committed.down(reply.raft_id):
+                raise Violation(
+                    f"{machine.name} answered a request at {asked.level.name} as if it were fresh, though it is "
+                    f"{self.committed.rows[reply.raft_id].grades.current.grade.value} by a committed row"
+                )
+            control = instance.control
+            if control is None or not control.lease.valid(machine.process.boot_s()):
+                raise Violation(f"{machine.name} answered a request at {asked.level.name} without a lease")
+        if reply.version < self.committed.passed and self._passed_at < self._now():
+            raise Violation(
+                f"{machine.name} answered a request stamped with version {reply.version}, after a barrier at version "
+                f"{self.committed.passed} was passed",
+                f"passed at {self._passed_at:.6f} s; the committed fence is at {self.committed.fence}, that of "
+                f"{machine.name} at {instance.control.view.fence if instance.control is not None else '?'}",
+            )
