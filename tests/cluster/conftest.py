@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.instances import Instances
 from tests.cluster.members import Members
 from tests.conftest import Processes
 
@@ -15,3 +16,9 @@ from tests.conftest import Processes
 def members(processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Members:
     """Three members that are not started yet."""
     return Members(processes, tmp_path, free_ports(3))
+
+
+@pytest.fixture
+def three(processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Instances:
+    """Three instances that are not started yet."""
+    return Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(3)])
