@@ -148,6 +148,7 @@ class ClusterControl:
             incarnation=lambda: self.standing.incarnation,
             applied=lambda: instance.machine.applied_index,
             stale_reads=settings.stale_reads,
+            name=settings.instance_id,
         )
         self.shown = ClusterView(
             instance.raft_id,

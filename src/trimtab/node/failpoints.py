@@ -5,6 +5,7 @@
     kill          SIGKILL of this process, every time the place is reached
     kill:FILE     the same, once: the file is made first, and where it exists nothing happens
     pause:FILE    make the file and wait until somebody removes it; nothing else of this process runs meanwhile
+    hold:FILE     the same, but only the request that came there waits; everything else goes on (HOLDS)
     error         raise FailpointError, every time
     error:FILE    the same, once
 
@@ -35,7 +36,10 @@ NAMES: tuple[str, ...] = (
     "boot.persisted",
     "boot.logged",
     "boot.member",
+    "serving.hold",
 )
+# Places inside a request, which can be held alone.
+HOLDS = ("serving.hold",)
 
 _PAUSE_LIMIT_S = 120.0
 _PAUSE_POLL_S = 0.01
@@ -56,6 +60,15 @@ class BadFailpoints(ValueError):
 def hit(name: str, who: str = "") -> None:
     """The running code has come to this place."""
     if _armed and (action := _armed.get(name)) is not None:
+        action(name, who)
+
+
+async def hold(name: str, who: str = "") -> None:
+    """A request has come to a place of HOLDS. Where that is armed to hold it, it waits; else this is `hit`."""
+    action = _armed.get(name) if _armed else None
+    if isinstance(action, _Hold):
+        await action.wait(name)
+    elif action is not None:
         action(name, who)
 
 
@@ -86,9 +99,12 @@ def parse(text: str) -> dict[str, Action]:
             actions[name] = _once(file, _raise)
         elif kind == "pause" and file:
             actions[name] = _pause_at(Path(file))
+        elif kind == "hold" and file and name in HOLDS:
+            actions[name] = _Hold(Path(file))
         else:
+            holds = ", hold:FILE" if name in HOLDS else ""
             raise BadFailpoints(
-                f"{VARIABLE} wants {what!r} at {name}; write kill, kill:FILE, pause:FILE, error or error:FILE"
+                f"{VARIABLE} wants {what!r} at {name}; write kill, kill:FILE, pause:FILE{holds}, error or error:FILE"
             )
     return actions
 
@@ -136,3 +152,24 @@ def _pause_at(path: Path) -> Action:
             time.sleep(_PAUSE_POLL_S)
 
     return pause
+
+
+class _Hold:
+    """Makes the file and lets one request wait until somebody removes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, name: str, _who: str) -> None:
+        raise FailpointError(f"{name} was reached by something that can't be held")
+
+    async def wait(self, name: str) -> None:
+        # Here, because the supervisor, which checks names, does without it.
+        import asyncio
+
+        self._path.write_text(name)
+        for _ in range(int(_PAUSE_LIMIT_S / _PAUSE_POLL_S)):
+            if not self._path.exists():
+                return
+            await asyncio.sleep(_PAUSE_POLL_S)
+        raise FailpointError(f"held at {name} for {_PAUSE_LIMIT_S:g} s; nobody removed {self._path}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.calls import Calls
 from trimtab.node.waits import Waits
@@ -60,6 +61,7 @@ class Serving:
         incarnation: Callable[[], int | None],
         applied: Callable[[], int],
         stale_reads: bool,
+        name: str = "",
     ) -> None:
         self._raft_id = raft_id
         self._view = view
@@ -70,6 +72,7 @@ class Serving:
         self._incarnation = incarnation
         self._applied = applied
         self._stale_reads = stale_reads
+        self._name = name
         self._loop = asyncio.get_running_loop()
         self.closed = ""  # why nothing is served any more
         self.hold: Hold | None = None
@@ -141,6 +144,7 @@ class Serving:
             what = f"topology version {request.version}"
             await self._waits.until(lambda: self._view.version >= request.version, deadline - _MARGIN_S, what)
         admitted = self.admit(request.level, request.version)
+        await failpoints.hold("serving.hold", self._name)
         if self.hold is not None:
             await self.hold()
         stale = self.release(admitted)

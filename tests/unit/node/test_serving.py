@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trimtab.net.hello import Hello
+from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Refused
 from trimtab.node.calls import Calls
 from trimtab.node.serving import Serving
@@ -165,3 +167,23 @@ def test_a_router_that_knows_a_newer_version_waits_for_the_replica_to_see_it() -
             await gate.probe(version=7, timeout_s=0.05)
 
     play(story)
+
+
+def test_an_operator_of_tests_can_hold_a_request_while_all_else_goes_on(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+
+    async def story() -> None:
+        gate = Gate()
+        asking = asyncio.ensure_future(gate.probe(timeout_s=10))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert held.exists() and not asking.done() and len(gate.open) == 1
+        held.unlink()
+        assert not (await asking).stale
+
+    for name, action in failpoints.parse(f"serving.hold=hold:{held}").items():
+        failpoints.arm(name, action)
+    try:
+        play(story)
+    finally:
+        failpoints.disarm()
