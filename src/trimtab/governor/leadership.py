@@ -49,13 +49,14 @@ def goes_because(state: ClusterState) -> str | None:
 
 
 def successors(state: ClusterState) -> list[int]:
-    """The voters that could lead instead, best first: Online ones, then by how much they have applied."""
+    """The voters that could lead instead, best first: Online, heard from just now, and with the most applied."""
     ranked = []
     for raft_id in state.voters - {state.leader}:
         record = state.view.instances.get(raft_id)
         if record is None or record.state in LEAVING or record.grades.target.grade is not Grade.ONLINE:
             continue
         if state.alive(raft_id):
-            online = record.grades.settled
-            ranked.append((not online, -state.heard[raft_id].applied, raft_id))
+            heard = state.heard[raft_id]
+            quiet = heard.age_ms >= state.patience.offline_after_ms // 3
+            ranked.append((not record.grades.settled, quiet, -heard.applied, raft_id))
     return [raft_id for *_, raft_id in sorted(ranked)]

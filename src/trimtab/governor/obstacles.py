@@ -18,7 +18,7 @@ from trimtab.topology.lifecycle import blocked
 from trimtab.topology.records import GLOBAL_KINDS, RequestKind
 from trimtab.topology.states import NodeState
 
-MEMBERS = frozenset((NodeState.NORMAL, NodeState.REBUILDING))
+_STAYING = frozenset((NodeState.NORMAL, NodeState.REBUILDING))
 
 
 def obstacle(state: ClusterState, number: int, with_them: Collection[int] = ()) -> str | None:
@@ -29,7 +29,7 @@ def obstacle(state: ClusterState, number: int, with_them: Collection[int] = ()) 
     record = state.view.instances.get(request.raft_id)
     if record is None or record.left:
         return f"{name(state.view, request.raft_id)} is not in the cluster any more"
-    if record.state not in MEMBERS:
+    if record.state is not NodeState.NORMAL:
         return f"{record.instance_id} is {record.state.value}; that has to end first"
     if why := blocked(state.view, number, lambda raft_id: standing(state, raft_id)):
         return why
@@ -50,7 +50,7 @@ def _nobody_left(state: ClusterState, raft_id: int, with_them: Collection[int]) 
     staying = [
         other
         for other, record in sorted(state.view.members().items())
-        if other not in goners and record.state in MEMBERS and standing(state, other)
+        if other not in goners and record.state in _STAYING and standing(state, other)
     ]
     if not staying:
         return f"no member that is up would be left without {who}; add an instance first"

@@ -147,7 +147,7 @@ def _ready(state: ClusterState, kind: RequestKind) -> list[int]:
         if request.kind is not kind or request.state.final or request.cancel or len(ready) == MAX_BATCH:
             continue
         if kind in JOINING:
-            if ready_to_join(state, request):
+            if ready_to_join(state, request) and not _predecessor_busy(state, request):
                 ready.append(number)
             continue
         if request.state is not RequestState.PENDING or request.raft_id in goners or undecided(state, number):
@@ -156,6 +156,12 @@ def _ready(state: ClusterState, kind: RequestKind) -> list[int]:
             ready.append(number)
             goners.append(request.raft_id)
     return ready
+
+
+def _predecessor_busy(state: ClusterState, request: RequestRecord) -> bool:
+    """Whether another request is about the instance that is to be replaced; it has to end first."""
+    replaced = state.view.instances.get(state.view.instances[request.raft_id].replaces)
+    return replaced is not None and replaced.state not in (NodeState.NORMAL, NodeState.LEFT)
 
 
 def _begin(state: ClusterState, kind: RequestKind, numbers: list[int]) -> Commit:

@@ -23,7 +23,7 @@ from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import ChangeMembers, StepKind
 from trimtab.governor.wording import are, names
 from trimtab.topology.grades import Grade
-from trimtab.topology.records import InstanceRecord, RequestKind
+from trimtab.topology.records import RequestKind
 from trimtab.topology.states import NodeState
 
 MAX_VOTERS = 5
@@ -78,7 +78,7 @@ def change_voters(state: ClusterState) -> ChangeMembers | None:
     if promote:
         parts.append(f"{names(view, promote)} {'gets' if len(promote) == 1 else 'get'} a vote")
     if drop:
-        reasons = sorted({_why_dropped(view.instances.get(raft_id)) for raft_id in drop})
+        reasons = sorted({_why_dropped(state, raft_id) for raft_id in drop})
         parts.append(f"{names(view, drop)} {'votes' if len(drop) == 1 else 'vote'} no more ({', '.join(reasons)})")
     why = f"{'; '.join(parts)}: {names(view, chosen)} {are(chosen)} to decide"
     # Whoever has left already goes at once, instead of becoming a learner first.
@@ -127,14 +127,17 @@ def being_replaced(state: ClusterState) -> frozenset[int]:
     )
 
 
-def _why_dropped(record: InstanceRecord | None) -> str:
+def _why_dropped(state: ClusterState, raft_id: int) -> str:
+    record = state.view.instances.get(raft_id)
     if record is None:
         return "no record"
+    if raft_id in being_replaced(state):
+        return "is replaced"
     if record.state in LEAVING or record.grades.target.grade is Grade.EXPELLED:
         return "leaves the cluster"
     if record.grades.target.grade is Grade.OFFLINE:
         return "goes down" if record.grades.current.grade is not Grade.OFFLINE else "Offline"
-    return "replaced, or others share fewer failure domains"
+    return "others share fewer failure domains"
 
 
 def _spread(
