@@ -324,8 +324,9 @@ class Machine:
     async def _unless_told(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         assert self._stop is not None
+        first: list[asyncio.Future[Any]] = [task, self._stop]
         try:
-            await asyncio.wait([task, self._stop], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise ToldToStop

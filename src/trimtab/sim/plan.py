@@ -101,6 +101,7 @@ SCENARIOS = {
             always=(Fault.SLOW_DISK, Fault.FULL_DISK),
             members=(1, 3, 3, 5),
         ),
+        Scenario("topology", "whole governed clusters: instances discover, join, leave, return and are expelled"),
     )
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from trimtab.sim import topology_plan, topology_run
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.faults import Nemesis
 from trimtab.sim.history import History, Outcome
@@ -43,12 +44,17 @@ class Outcomes:
 def run_seed(seed: int, scenario: str = "chaos", *, tracing: bool = False, plan: Plan | None = None) -> Outcomes:
     """Run one seed. Never raises for what the simulated code does."""
     began = time.process_time()
-    plan = plan or draw(seed, scenario)
     outcome = Outcomes(seed, scenario)
     with World(seed, tracing=tracing) as world:
-        world.tell("plan", plan.describe())
         try:
-            outcome.summary = _run(world, plan)
+            if scenario == topology_plan.SCENARIO:
+                governed = topology_plan.draw(seed)
+                world.tell("plan", governed.describe())
+                outcome.summary = topology_run.run(world, governed)
+            else:
+                plan = plan or draw(seed, scenario)
+                world.tell("plan", plan.describe())
+                outcome.summary = _run(world, plan)
         except SimulationFailure as failure:
             outcome.why, outcome.evidence = failure.why, failure.evidence
         outcome.events, outcome.virtual_s = world.events, world.now
