@@ -54,12 +54,14 @@ Local = Annotated[
     Truth,
     Query(description="Answer from what this instance knows, without asking the others. It may be out of date."),
 ]
-InstanceId = Annotated[str, Path(min_length=1, max_length=MAX_NAME, description="The name of the instance.")]
+InstanceId = Annotated[
+    str, Path(min_length=1, max_length=MAX_NAME, description="The name of the instance.", examples=["i1"])
+]
 TaskId = Annotated[
     int,
     Field(ge=1, le=MAX_NUMBER),
     BeforeValidator(_plain_number),
-    Path(description="The id of the task, as /api/v1/tasks lists it."),
+    Path(description="The id of the task, as /api/v1/tasks lists it.", examples=[1]),
 ]
 
 

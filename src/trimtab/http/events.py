@@ -4,8 +4,9 @@
     data: {"number": 17, ...}                  the event, as in /api/v1/events
 
 A stream holds no queue: it keeps a number, and reads what is newer when the reader has taken the last one. A reader
-that falls behind further than events are kept sees the numbers jump, and a comment that says so. Streams are few, each
-sends a comment now and then so that a lost reader is noticed, and all end when the door closes.
+that falls behind further than events are kept sees the numbers jump, and a comment that says so; single numbers may be
+missing anyway, because a step that came to nothing used one up. Streams are few, each sends a comment now and then so
+that a lost reader is noticed, and all end when the door closes.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class EventStream(Response):
                 except StopAsyncIteration:
                     return
                 if number > last + 1 and last >= 0:
-                    await self._put(b": events %d to %d are no longer kept\n\n" % (last + 1, number - 1))
+                    await self._put(b": no events are kept between %d and %d\n\n" % (last, number))
                 body = msgspec.json.encode(self._shape(number, record))
                 await self._put(b"id: %d\ndata: %s\n\n" % (number, body))
                 last = number

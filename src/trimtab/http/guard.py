@@ -47,7 +47,7 @@ class DoorLimits:
     header_bytes: int = 16 << 10
     request_read_ms: int = 10_000  # a request must have arrived within this
     idle_ms: int = 30_000  # a connection without a request is closed after this
-    answer_ms: int = 15_000  # the cluster must have answered within this
+    answer_ms: int = 8_000  # the cluster must have answered within this
     stream_keepalive_ms: int = 15_000
     stream_send_ms: int = 30_000  # a reader that takes nothing for so long is let go
     stop_ms: int = 500  # answers under way when the door closes

@@ -19,6 +19,7 @@ from trimtab.node.control import ClusterControl
 from trimtab.node.errors import GroupError
 from trimtab.node.instance import Instance
 from trimtab.node.waits import WaitedTooLong
+from trimtab.raft.roles import StateType
 from trimtab.storage.node_log import SYNC_BUCKETS_SECONDS
 from trimtab.topology import protocol
 from trimtab.topology.grades import Grades
@@ -32,6 +33,7 @@ from trimtab.topology.protocol import (
     ViewRequest,
 )
 from trimtab.topology.records import EVENTS, EventRecord
+from trimtab.topology.view import View
 
 # The door has a limit of its own, which is shorter.
 _TIMEOUT_S = 30.0
@@ -57,14 +59,26 @@ class InstancePort:
             instance_id=settings.instance_id,
             raft_id=instance.raft_id,
             release=trimtab.__version__,
-            role=raft.state.name.lower(),
+            role=self._role(),
             term=raft.term,
             leader=leader.instance_id if leader is not None else "",
             grades=own.grades if own is not None else Grades(),
             lease_ms=max(self._control.lease_left_ms(), 0),
             disk_full=instance.host.full(),
+            known=self._known(),
             out=self._out(),
         )
+
+    def _known(self) -> bool:
+        """Whether the own row is about this life: right after a start it is about the last one."""
+        own, life = self._control.view.instances.get(self._instance.raft_id), self._control.standing.incarnation
+        return own is not None and life is not None and own.grades.target.incarnation >= life
+
+    def _role(self) -> str:
+        raft = self._instance.cluster.raw.raft
+        if raft.state is StateType.FOLLOWER and self._instance.raft_id not in raft.tracker.config.voters:
+            return "learner"
+        return "candidate" if raft.state is StateType.PRE_CANDIDATE else raft.state.name.lower()
 
     def _out(self) -> str:
         if self._instance.failure is not None:
@@ -104,6 +118,7 @@ class InstancePort:
                 for raft_id, record in members.items()
                 if raft_id != instance.raft_id and (age_ms := heard.get(raft_id)) is not None
             },
+            steps=dict(control.executor.outcomes),
             open_requests=len(control.open_requests),
             requests=dict(Counter(each.state.value for each in view.requests.values())),
             last_event=view.next_event() - 1,
@@ -143,11 +158,9 @@ class InstancePort:
         try:
             while not instance.ended.done():
                 news.clear()
-                for number in sorted(number for number in view.events if number > after):
-                    event = view.events.get(number)
-                    if event is not None:
-                        after = number
-                        yield number, event
+                while number := _next_event(view, after):
+                    after = number
+                    yield number, view.events[number]
                 await news.wait()
         finally:
             instance.ended.remove_done_callback(ended)
@@ -170,3 +183,10 @@ class InstancePort:
             raise Refused("invalid", str(error)) from error
         except NetError as error:
             raise Refused("unavailable", str(error)) from error
+
+
+def _next_event(view: View, after: int) -> int:
+    """The number of the event that follows; 0: there is none yet. Usually it is the next number."""
+    if after + 1 in view.events:
+        return after + 1
+    return min((number for number in view.events if number > after), default=0)

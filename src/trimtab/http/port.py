@@ -53,6 +53,7 @@ class Health:
     grades: Grades = field(default_factory=Grades)
     lease_ms: int = 0
     disk_full: str = ""
+    known: bool = True  # the cluster has taken note of this life of the process: `grades` are about it
     out: str = ""
 
 
@@ -117,6 +118,8 @@ def unready(health: Health) -> str:
     current, target = health.grades.current, health.grades.target
     if health.out:
         return health.out
+    if not health.known:
+        return "it has just started, and the cluster has not taken note of that yet"
     if target.grade is not Grade.ONLINE:
         return f"it is told to be {target.grade.value}, and is {current.grade.value}"
     if health.grades.must_climb and current.grade is not Grade.OFFLINE:

@@ -12,6 +12,7 @@ again) and, because some rules depend on time alone, by a timer; between those i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -63,6 +64,7 @@ class Executor:
         self._scheduled = False
         self.term = 0  # of the office held; 0: none
         self.last_why: dict[StepKey, str] = {}  # why a step that rests has failed
+        self.outcomes: Counter[tuple[str, str]] = Counter()  # (kind, done | outdated | failed) -> since the start
 
     @property
     def in_flight(self) -> tuple[StepKey, ...]:
@@ -139,6 +141,8 @@ class Executor:
             self.wake()
             return
         error = task.exception()
+        outcome = "done" if error is None else "outdated" if isinstance(error, Outdated) else "failed"
+        self.outcomes[step.kind.value, outcome] += 1
         if error is None:
             self._resting.succeeded(step.key)
             self.last_why.pop(step.key, None)

@@ -17,6 +17,7 @@ def test_an_online_instance_with_a_lease_is_ready() -> None:
         ({"lease_ms": 0}, "it has no lease: the leader has not answered its heartbeats"),
         ({"lease_ms": 0, "leader": ""}, "no leader is known"),
         ({"out": "it is stopping"}, "it is stopping"),
+        ({"known": False}, "it has just started"),
         ({"grades": Grades()}, "it is told to be Offline, and is Offline"),
         (
             {"grades": Grades(Standing(Grade.ONLINE, 1), Standing(Grade.OFFLINE, 1))},
