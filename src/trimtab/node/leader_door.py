@@ -44,6 +44,7 @@ class LeaderDoor:
         self._governs = governs
         self._barrier = barrier
         self._loop = asyncio.get_running_loop()
+        self._one_by_one = asyncio.Lock()
 
     async def pass_on(self, method: str, body: bytes, deadline: float, *, forwarded: bool) -> bytes | None:
         """The leader's answer; None: this member leads, and is to decide itself. `forwarded`: it was passed on before.
@@ -68,6 +69,11 @@ class LeaderDoor:
 
     async def decide(self, look: Callable[[], Decision], kind: str, names: Sequence[str]) -> None:
         """Write what `look` makes of the view, with events of this kind about these instances."""
+        # One by one: a hundred that ask at the same time would else all decide on the same state, and one would win.
+        async with self._one_by_one:
+            await self._decide(look, kind, names)
+
+    async def _decide(self, look: Callable[[], Decision], kind: str, names: Sequence[str]) -> None:
         for _ in range(_MAX_LOOKS):
             decided = look()
             if decided is None:
