@@ -5,6 +5,7 @@ Nothing is loaded from elsewhere: the page at /docs is made here from /openapi.j
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -31,34 +32,42 @@ _MAX_FAULTS = 5
 
 def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:
     """The application over an instance."""
-    app = FastAPI(title="Trimtab", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="Trimtab", version=__version__, openapi_url=None, redirect_slashes=False)
     app.state.port = port
     app.state.metrics = metrics
     app.state.streams = streams
     app.include_router(looking.router)
     app.include_router(changing.router)
-    app.add_api_route("/", _index, include_in_schema=False)
-    app.add_api_route("/docs", _docs, include_in_schema=False)
+    for path, handler in (("/", _index), ("/docs", _docs), ("/openapi.json", _openapi)):
+        app.add_api_route(path, handler, include_in_schema=False)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_such)
     app.add_exception_handler(Exception, _defect)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
 
 async def _index(request: Request) -> Response:
-    paths = sorted(request.app.openapi()["paths"])
+    paths = sorted((await _described(request))["paths"])
     return answer(
         {"name": "trimtab", "release": __version__, "docs": "/docs", "openapi": "/openapi.json", "paths": paths}
     )
 
 
 async def _docs(request: Request) -> Response:
-    return HTMLResponse(docs_page(request.app.openapi()))
+    return HTMLResponse(docs_page(await _described(request)))
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+async def _openapi(request: Request) -> Response:
+    return answer(await _described(request))
+
+
+async def _described(request: Request) -> dict[str, Any]:
+    """The description. It takes a while to make, so it is made when first asked for, and not on the loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, describe, request.app)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
     """OpenAPI as it is: a request that is not valid is answered with 400 here, not FastAPI's 422."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)

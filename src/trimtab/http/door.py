@@ -36,7 +36,6 @@ class Door:
     def build(self, *, loopback: bool, own_names: frozenset[str]) -> ASGIApp:
         """The whole application, ready to be asked."""
         app = build_app(self._port, Metrics(self._port.figures), self.streams)
-        app.openapi()
         return Guard(app, self.limits, loopback=loopback, own_names=own_names, story=self._story)
 
     async def listen(self, app: ASGIApp, bound: socket.socket, tls: ssl.SSLContext | None) -> None:
