@@ -7,10 +7,13 @@ Nothing here knows of a particular bug. Beside the rules for committed writes (`
 - what leaves an instance as an answer above ONE leaves under a lease, and not while its row says Offline;
 - an instance acknowledges no order of a term that it knows to be over;
 - a barrier that an instance acknowledges is passed there: it has the version, and no older request is open;
-- after a barrier at version v was passed, no replica answers a request that was stamped with an older version.
+- when a barrier at version v has passed (the write after it is committed), no older request is open at a router that
+  counts as up; and no replica answers, from then on, what a router that is down or dead had stamped with an older
+  version, or what anybody stamps with an older one from then on.
 
-Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which something
-changed is not held against anybody: it may have been decided a moment before.
+Requests that a living router has given up (their time was up) are nobody's: what a replica answers to them is thrown
+away. Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
+something changed is not held against anybody: it may have been decided a moment before.
 """
 
 from __future__ import annotations
@@ -67,14 +70,17 @@ class TopologyReference(ReferenceMachine):
         raise error
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Asked:
-    """A request that is on its way, and what was known when it was sent."""
+    """A request that is on its way, and what was known when it was sent. `outlawed`: it must not be answered."""
 
     method: str
     term: int = 0
     version: int = 0
     level: Level = Level.ONE
+    router: Machine | None = None
+    life: int = 0
+    outlawed: str = ""
 
 
 class TopologyChecks:
@@ -91,7 +97,6 @@ class TopologyChecks:
         self._founder: Machine | None = None
         self._owners: dict[int, str] = {}  # raft id -> uuid of the data directory behind it
         self._terms: dict[Machine, tuple[int, float, int]] = {}  # the term, since when, and the one before it
-        self._passed_at = 0.0
         self._asked: dict[Pipe, dict[int, _Asked]] = {}
 
     # -- identities ------------------------------------------------------------------------------------------------
@@ -120,9 +125,30 @@ class TopologyChecks:
         passed = self.committed.passed
         self.committed.apply(index, term, changes)
         if self.committed.passed > passed:
-            self._passed_at = self._now()
+            self._barrier_passed(self.committed.passed)
         for machine in self._machines():
             self._lease(machine)
+
+    def _barrier_passed(self, version: int) -> None:
+        for machine in self._machines():
+            control = machine.instance.control if machine.instance is not None else None
+            if machine.instance is None or control is None or self.committed.down(machine.instance.raft_id):
+                continue
+            oldest = control.open_requests.oldest()
+            if oldest is not None and oldest < version:
+                raise Violation(
+                    f"a barrier at version {version} was passed while a request of version {oldest} is open on "
+                    f"{machine.name}, which counts as up"
+                )
+        for waiting in self._asked.values():
+            for asked in waiting.values():
+                router = asked.router
+                if router is None or not 0 < asked.version < version or asked.outlawed:
+                    continue
+                if not router.alive or router.process.lives != asked.life:
+                    asked.outlawed = f"its router {router.name} had died"
+                elif router.instance is not None and self.committed.down(router.instance.raft_id):
+                    asked.outlawed = f"its router {router.name} was down"
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +201,11 @@ class TopologyChecks:
     def _note(self, pipe: Pipe, request: Any) -> None:
         if request.method == protocol.PROBE:
             probe = protocol.decode_probe(request.body)
-            asked = _Asked(request.method, version=probe.version, level=probe.level)
+            process = pipe.source.loop.process
+            router = process.owner if probe.version else None
+            asked = _Asked(request.method, version=probe.version, level=probe.level, router=router, life=process.lives)
+            if 0 < probe.version < self.committed.passed:
+                asked.outlawed = f"it was sent by {process.name} when that had passed"
         elif request.method == protocol.BARRIER:
             barrier = protocol.decode_barrier(request.body)
             asked = _Asked(request.method, term=barrier.term, version=barrier.version)
@@ -223,10 +253,10 @@ class TopologyChecks:
             control = instance.control
             if control is None or not control.lease.valid(machine.process.boot_s()):
                 raise Violation(f"{machine.name} answered a request at {asked.level.name} without a lease")
-        if reply.version < self.committed.passed and self._passed_at < self._now():
+        if asked.outlawed:
             raise Violation(
-                f"{machine.name} answered a request stamped with version {reply.version}, after a barrier at version "
-                f"{self.committed.passed} was passed",
-                f"passed at {self._passed_at:.6f} s; the committed fence is at {self.committed.fence}, that of "
-                f"{machine.name} at {instance.control.view.fence if instance.control is not None else '?'}",
+                f"{machine.name} answered a request that was stamped with version {asked.version}, though a barrier at "
+                f"version {self.committed.passed} was passed and {asked.outlawed}",
+                f"the committed fence is at {self.committed.fence}, that of {machine.name} at "
+                f"{instance.control.view.fence if instance.control is not None else '?'}",
             )
