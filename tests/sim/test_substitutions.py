@@ -79,10 +79,12 @@ def test_an_instance_takes_exactly_these_ports() -> None:
 
 def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None:
     """Core, engines and roles that run in a simulation must not find out the time, or randomness, behind its back."""
-    rings = ("raft", "metastore", "net", "node", "storage", "client")
+    rings = ("raft", "metastore", "topology", "governor", "net", "node", "storage", "client")
     simulated = tuple(f"trimtab.{ring}" for ring in rings)
     # Modules that only exist where processes and disks are real, or that take a clock only where none was given.
-    real = {"trimtab.node.process", "trimtab.storage.rocks", "trimtab.storage.rocks_store", "trimtab.storage.off_loop"}
+    node = ("process", "children", "data_directory", "failpoints", "logs", "supervisor")
+    real = {*(f"trimtab.node.{name}" for name in node), "trimtab.storage.rocks", "trimtab.storage.rocks_store"}
+    real.add("trimtab.storage.off_loop")
     defaults = {"trimtab.client.metastore"}
     for name, module in sorted(sys.modules.items()):
         if not name.startswith(simulated) or name in real:

@@ -173,8 +173,9 @@ class Instance:
             check_hello=self._check_hello,
             on_error=lambda text, _error: self.complaints.add(text),
         )
-        self._learn_addresses()
         self.port = await self.server.start(*split_address(settings.listen))
+        # Only now, because whom this member greets comes back to it at once.
+        self._learn_addresses()
         self.host.start()
         if self.control is not None:
             self.control.start()

@@ -38,6 +38,12 @@ from trimtab.topology.records import JoinTicket
 NOT_ASKED = "not_asked"
 
 
+def _complain(text: str, complaints: Complaints) -> None:
+    # Members that were told of this one before it was itself look for it already.
+    if not text.endswith("but no member answers"):
+        complaints.add(text)
+
+
 class Joining:
     """One attempt, from `run` to its end."""
 
@@ -55,8 +61,8 @@ class Joining:
         self._disk = disk
         self._story = story
         self._loop = asyncio.get_running_loop()
-        self._complaints = Complaints(story, self._loop.time)
-        self._entrance = Entrance(settings, identity, rng, self._complaints.add)
+        complaints = Complaints(story, self._loop.time)
+        self._entrance = Entrance(settings, identity, rng, lambda text: _complain(text, complaints))
         self._decided: asyncio.Future[Identity] = self._loop.create_future()
         self._taken_down = False  # a member has acknowledged the request
         self._term = 0

@@ -79,6 +79,9 @@ class Members:
 
     def answer_at(self, raft_id: int, address: str) -> None:
         """A hello says where its sender is; believed if nothing better is known. The oldest stranger makes room."""
+        if link := self._links.get(raft_id):
+            # It is up: waiting out a backoff would only keep it waiting for its leader.
+            link.channel.poke()
         if raft_id in self.addresses or not address:
             return
         while len(self._strangers) >= MAX_STRANGERS:
