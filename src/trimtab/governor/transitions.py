@@ -74,6 +74,9 @@ def go_on(state: ClusterState) -> Barrier | None:
         return None
     if following := _NEXT.get(transition.state):
         draft = Draft(state)
+        # Also if somebody cancels while the barrier waits: what can still be taken back is.
+        if any(draft.request(number).cancel for number in transition.requests):
+            return None
         why = f"{subject_of(state)}: {transition.state.value} is known everywhere, {following.value} follows"
         draft.transition(
             TransitionRecord(following, transition.kind, transition.requests, version=draft.raise_version())

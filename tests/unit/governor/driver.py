@@ -81,7 +81,6 @@ class World:
     events: list[str] = field(default_factory=list)
     writes: int = 0
     outdated: int = 0
-    retry_joins: bool = False
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -351,8 +350,6 @@ class World:
                 process.up = process.wanted = False
                 if process.raft_id == self.leader:
                     self.elect()
-                if self.retry_joins and row.joined_ms and not row.grades.target.incarnation:
-                    self.join(process.instance_id)
                 continue
             if process.wanted and (not process.announced or row.grades.target.grade is Grade.OFFLINE):
                 process.announced = True

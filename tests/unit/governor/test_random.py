@@ -131,5 +131,5 @@ class AnyCluster(RuleBasedStateMachine):
 
 TestAnyCluster = AnyCluster.TestCase
 TestAnyCluster.settings = settings(
-    max_examples=int(os.environ.get("TRIMTAB_GOVERNOR_EXAMPLES", "60")), stateful_step_count=30, deadline=None
+    max_examples=int(os.environ.get("TRIMTAB_GOVERNOR_EXAMPLES", "40")), stateful_step_count=30, deadline=None
 )

@@ -114,7 +114,7 @@ def test_the_leader_dies_at_any_step_and_the_end_is_the_same(scene: Scene, how: 
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(25))
 def test_steps_end_in_any_order_and_some_are_lost(scene: Scene, seed: int) -> None:
     undisturbed, _ = play(scene, -1, "")
     world = scene()
