@@ -49,7 +49,7 @@ class Instances:
         self._options = options
         self._env = dict(env or {})
         self._inside = inside
-        self.listen = {number: address for number, address in enumerate(listen, start=1)}
+        self.listen = dict(enumerate(listen, start=1))
         self.running: dict[int, subprocess.Popen[bytes]] = {}
 
     # Processes

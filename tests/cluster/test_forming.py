@@ -1,8 +1,7 @@
-"""Three instances become one cluster: started in whatever order, told of part of the others, killed while they do it."""
+"""Three instances become one cluster: in any order, told of part of the others, killed while they do it."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.cluster
 
 # Any two of them share a listed peer, and none is told of everybody.
 PARTIAL = {1: (1, 2), 2: (2, 3), 3: (3, 1)}
-ORDERS = list(itertools.permutations((1, 2, 3)))
 EVERYBODY = (1, 2, 3)
 
 
@@ -33,7 +31,7 @@ async def form_one_cluster(three: Instances) -> None:
         assert sum(each.voter for each in view.instances) == 3
 
 
-@pytest.mark.parametrize("order", [None, *ORDERS[1::2]], ids=str)
+@pytest.mark.parametrize("order", [None, (3, 1, 2), (2, 3, 1)], ids=str)
 def test_three_that_know_only_some_of_the_others_form_one_cluster(
     three: Instances, order: tuple[int, ...] | None, record_property: pytest.RecordProperty
 ) -> None:
@@ -48,22 +46,19 @@ def test_three_that_know_only_some_of_the_others_form_one_cluster(
     record_property("online_s", round(seconds, 2))
 
 
-@pytest.mark.parametrize("place", ["boot.persisted", "boot.logged", "boot.member"])
-def test_all_killed_when_the_founder_has_come_to_a_step_form_one_cluster(
-    three: Instances, tmp_path: Path, place: str
-) -> None:
-    there = tmp_path / "there"
-    three.start(*EVERYBODY, env={"TRIMTAB_FAILPOINTS": f"{place}=pause:{there}"})
-    three.until(there.exists, f"somebody comes to {place}")
-    three.kill(*EVERYBODY)
-    # The one that did not found is the first to be there again.
-    founder = next(number for number in EVERYBODY if three.identity(number).get("phase") in ("boot", "member"))
-    three.start(*(number for number in EVERYBODY if number != founder), founder)
+def test_all_killed_at_each_step_of_the_founder_form_one_cluster(three: Instances, tmp_path: Path) -> None:
+    for place in ("boot.persisted", "boot.logged", "boot.member"):
+        there = tmp_path / place
+        three.start(*EVERYBODY, env={"TRIMTAB_FAILPOINTS": f"{place}=pause:{there}"})
+        three.until(there.exists, f"somebody comes to {place}")
+        three.kill(*EVERYBODY)
+    three.start(*EVERYBODY)
     run(form_one_cluster(three))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_all_killed_at_random_moments_of_the_bootstrap_form_one_cluster(three: Instances, seed: int) -> None:
+def test_all_killed_at_random_moments_of_the_bootstrap_form_one_cluster(three: Instances) -> None:
+    seed = time.time_ns() % 1_000
+    print(f"\nseed {seed}")
     rng = random.Random(seed)
     for _ in range(3):
         for number in rng.sample(EVERYBODY, 3):

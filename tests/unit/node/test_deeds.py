@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Write
+from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Transfer, Write
 from trimtab.net.errors import NotConnected
 from trimtab.node import failpoints
 from trimtab.node.backoffs import Backoffs
@@ -242,6 +242,34 @@ def test_failpoints_stand_before_the_deed_before_the_write_and_after_it(place: s
         assert (len(hands.asked), len(hands.writes.written)) == (asked, written)
 
     failpoints.arm(f"governor.sync.{place}", fail)
+    try:
+        play(story)
+    finally:
+        failpoints.disarm()
+
+
+@pytest.mark.parametrize("place", failpoints.STEP_PLACES)
+def test_failpoints_stand_before_and_after_leadership_is_handed_over(place: str) -> None:
+    """The office ends with the deed, and the step is cancelled then: the last place must be reached all the same."""
+    seen: list[str] = []
+
+    async def story(hands: Hands) -> None:
+        asked: list[int] = []
+        raft = SimpleNamespace(
+            id=1, lead=1, tracker=SimpleNamespace(config=SimpleNamespace(voters=SimpleNamespace(incoming={1, 2})))
+        )
+        hands.deeds._group = SimpleNamespace(raw=SimpleNamespace(raft=raft))  # type: ignore[assignment]
+        hands.deeds._host = SimpleNamespace(transfer=lambda _group, to: asked.append(to))  # type: ignore[assignment]
+        task = asyncio.ensure_future(hands.carry_out(Transfer(StepKind.TRANSFER, "it goes", (1,), to=2)))
+        await asyncio.sleep(0)
+        assert seen == [] if place == "after" else seen == [f"governor.transfer.{place}"]
+        assert asked == [2]
+        raft.lead = 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert seen == [f"governor.transfer.{place}"]
+
+    failpoints.arm(f"governor.transfer.{place}", lambda name, _who: seen.append(name))
     try:
         play(story)
     finally:

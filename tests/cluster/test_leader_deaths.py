@@ -1,0 +1,137 @@
+"""The leader is killed at every activity of the governor: before it, after its deed, and after it was written down.
+
+Whatever it was doing, the next leader finishes: nobody is left half-way up or down, no request stays open, and nobody
+gets a second row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.instances import Instances, number_of
+from tests.cluster.mines import Mines
+from tests.cluster.watching import run
+from tests.conftest import Processes
+from trimtab.node.failpoints import STEP_KINDS, STEP_PLACES
+from trimtab.topology.grades import Grade
+from trimtab.topology.records import RequestKind, RequestState
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
+
+NAMES = [f"governor.{kind}.{place}" for kind in STEP_KINDS for place in STEP_PLACES]
+
+
+class Story:
+    """Four instances, three of which vote, with mines at every activity; a fifth comes and goes."""
+
+    def __init__(self, cluster: Instances, mines: Mines, place: str) -> None:
+        self.cluster = cluster
+        self._mines = mines
+        self._place = place
+
+    def arm(self, *kinds: str) -> None:
+        self._mines.arm(*(f"governor.{kind}.{self._place}" for kind in kinds))
+
+    async def all_went_off(self) -> None:
+        async def none_is_left() -> bool:
+            return not self._mines.armed
+
+        await self.cluster.wait_for(none_is_left, f"a leader dies at each of {self._mines.armed}", 60)
+
+    # What is done to the cluster
+
+    async def one_that_does_not_vote_stops(self) -> int:
+        view = await self.cluster.view()
+        number = next(number_of(each) for each in view.instances if each.learner and not each.record.left)
+        self.cluster.tell_to_stop(number)
+
+        async def fenced_off() -> bool:
+            view = await self.cluster.view(*set(self.cluster.running) - {number})
+            row = next(each.record for each in view.instances if number_of(each) == number)
+            return row.grades.current.grade is Grade.OFFLINE and view.fence >= row.since_version
+
+        await self.cluster.wait_for(fenced_off, f"i{number} is Offline, and what it sent is fenced off", 60)
+        assert self.cluster.ended(number) == 0
+        return number
+
+    async def all_is_well(self, *, but: int = 0) -> None:
+        """Everybody who runs is Online, once, and nothing is left to do; `but` is Offline."""
+        await self.cluster.online()
+
+        async def at_rest() -> bool:
+            view = await self.cluster.view()
+            return view.transition is None and all(request.state.final for _, request in view.requests)
+
+        await self.cluster.wait_for(at_rest, "nothing is under way")
+        rows = [number_of(each) for each in (await self.cluster.view()).instances if not each.record.left]
+        assert sorted(set(rows) - {but}) == sorted(self.cluster.running) and len(set(rows)) == len(rows)
+
+    async def expel(self, number: int) -> None:
+        async with self.cluster.client(*set(self.cluster.running) - {number}) as client:
+            asked = await client.create(RequestKind.LEAVE, f"i{number}", expel=True, timeout_s=30)
+            ended = await client.wait(asked.number)
+            assert ended.state is RequestState.DONE, ended
+        assert self.cluster.ended(number) == 1
+
+    async def the_leader_stops(self) -> int:
+        leader = await self.cluster.leader()
+        self.cluster.tell_to_stop(leader)
+        self.cluster.ended(leader)
+
+        async def another_leads() -> bool:
+            view = await self.cluster.view()
+            row = next(each.record for each in view.instances if number_of(each) == leader)
+            return row.grades.current.grade is Grade.OFFLINE
+
+        await self.cluster.wait_for(another_leads, f"another leads, and i{leader} is Offline", 60)
+        return leader
+
+
+@pytest.mark.parametrize("place", STEP_PLACES)
+def test_the_next_leader_finishes_what_a_killed_one_was_doing(
+    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path, place: str
+) -> None:
+    mines = Mines(tmp_path / "mines", NAMES)
+    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(5)], env=mines.env)
+    story = Story(cluster, mines, place)
+    began = time.monotonic()
+
+    def told(what: str) -> None:
+        print(f"\n{time.monotonic() - began:5.1f} s: {what}", end="", flush=True)
+
+    async def tell() -> None:
+        cluster.start(1, 2, 3, 4)
+        await cluster.online()
+        told("four are Online")
+        story.arm("down", "fence")
+        number = await story.one_that_does_not_vote_stops()
+        await story.all_went_off()
+        await story.all_is_well(but=number)
+        told(f"i{number} went down")
+        story.arm("sync", "replicate", "shard", "online")
+        cluster.start(number)
+        await story.all_went_off()
+        await story.all_is_well()
+        told(f"i{number} came back")
+        story.arm("request", "answer", "voters")
+        cluster.start(5)
+        await story.all_went_off()
+        await story.all_is_well()
+        told("i5 joined")
+        story.arm("request", "voters")
+        await story.expel(5)
+        await story.all_went_off()
+        await story.all_is_well()
+        told("i5 was expelled")
+        story.arm("transfer")
+        number = await story.the_leader_stops()
+        await story.all_went_off()
+        cluster.start(number)
+        await story.all_is_well()
+        told("a leader stopped and came back")
+
+    run(tell())
