@@ -50,7 +50,7 @@ class DoorLimits:
     answer_ms: int = 8_000  # the cluster must have answered within this
     stream_keepalive_ms: int = 15_000
     stream_send_ms: int = 30_000  # a reader that takes nothing for so long is let go
-    stop_ms: int = 500  # answers under way when the door closes
+    stop_ms: int = 250  # answers under way when the door closes
 
 
 class Guard:

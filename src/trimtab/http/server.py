@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trimtab.net.addresses import parse_address
+from trimtab.net.addresses import format_address, parse_address
 
 if TYPE_CHECKING:
     import ssl
@@ -85,8 +85,15 @@ async def open_door(
     loop = asyncio.get_running_loop()
     make = await loop.run_in_executor(None, _import_door)
     door = make(port, limits, story)
+    loopback = is_loopback(bound)
+    if not loopback and tls is None:
+        story(
+            f"warning: HTTP on {format_address(bound.getsockname()[:2])} is reachable from other machines and TLS is "
+            "off: whoever connects can change the cluster; give --tls-authority, --tls-certificate and --tls-key, or "
+            "--http 127.0.0.1:PORT"
+        )
     own_names = frozenset(parse_address(address)[0].lower() for address in known_as)
-    build = partial(door.build, loopback=_is_loopback(bound), own_names=own_names)
+    build = partial(door.build, loopback=loopback, own_names=own_names)
     await door.listen(await loop.run_in_executor(None, build), bound, tls)
     return door.close
 
@@ -97,5 +104,6 @@ def _import_door() -> type[Door]:
     return Door
 
 
-def _is_loopback(bound: socket.socket) -> bool:
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can connect."""
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback

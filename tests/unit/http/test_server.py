@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.unit.http.doors import WAIT_S, Play, bind_free, door, until
+from tests.unit.http.made_up import MadeUpCluster
 from tests.unit.net.certificates import Authority
 
+from trimtab.http import server
 from trimtab.http.server import CannotListen, bind
 from trimtab.net.tls import client_context, server_context
 
@@ -37,6 +41,37 @@ def test_binding_costs_no_imports() -> None:
         "print([name for name in ('fastapi', 'pydantic', 'uvicorn', 'starlette') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_door_that_others_can_reach_without_tls_is_warned_of(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests listen on loopback only, so the door is told that it is not.
+    monkeypatch.setattr(server, "is_loopback", lambda _bound: False)
+
+    async def story() -> None:
+        async with door() as opened:
+            assert len(opened.told) == 1
+            assert f"warning: HTTP on 127.0.0.1:{opened.port} is reachable from other machines" in opened.told[0]
+            anywhere = await opened.get("/health", headers={"Host": "box.example:3303"})
+            assert anywhere.status_code == 200
+
+    play(story)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+def test_a_door_opens_on_ipv6_too(play: Play, free_ports: Callable[[int], list[int]]) -> None:
+    port = free_ports(1)[0]
+    try:
+        bound = bind(f"[::1]:{port}")
+    except CannotListen as error:
+        pytest.skip(f"there is no IPv6 loopback here: {error}")
+
+    async def story() -> None:
+        close = await server.open_door(MadeUpCluster(), bound)
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"http://[::1]:{port}/ready")).status_code == 200
+        await close()
+
+    play(story)
 
 
 def test_the_loop_goes_on_turning_while_the_door_opens(play: Play) -> None:
