@@ -12,13 +12,15 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from trimtab.cli.errors import WrongUsage
+from trimtab.cli.errors import CommandFailed, WrongUsage
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 PeerOption = Annotated[
     list[str] | None,
-    typer.Option("--peer", metavar="HOST:PORT", help="A member to talk to; may be repeated. Default: TRIMTAB_CONTACT."),
+    typer.Option(
+        "--peer", metavar="HOST:PORT", help="A member to talk to; may be repeated. Default: the local cluster."
+    ),
 ]
 
 
@@ -34,10 +36,30 @@ def checked_address(text: str) -> str:
 
 
 def contact_addresses(peers: list[str] | None) -> list[str]:
-    """The members to talk to, checked; says what to do when none is known."""
-    if not peers:
-        raise WrongUsage("no member to talk to; give --peer HOST:PORT or set TRIMTAB_CONTACT.")
-    return [checked_address(peer) for peer in peers]
+    """The members to talk to, checked: those named, else those of the local cluster that run."""
+    if peers:
+        return [checked_address(peer) for peer in peers]
+    addresses = local_addresses()
+    if not addresses:
+        raise WrongUsage(
+            "no member to talk to: no local cluster runs, so give --peer HOST:PORT or set TRIMTAB_CONTACT "
+            "(`trimtab local up` starts a local cluster)."
+        )
+    return addresses
+
+
+def local_addresses() -> list[str]:
+    """Where the running instances of the local cluster listen."""
+    import os
+
+    from trimtab.playground.local import LocalCluster
+    from trimtab.playground.record import LocalFailed, present_directory
+
+    cluster = LocalCluster(present_directory(os.environ))
+    try:
+        return list(cluster.addresses().values()) if cluster.exists else []
+    except LocalFailed as error:
+        raise CommandFailed(f"{error}.") from error
 
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long.")]

@@ -19,7 +19,7 @@ def demo(
     as_json: JsonOption = False,
     picture: Annotated[Path | None, typer.Option(help="Save what is shown as an SVG image.")] = None,
 ) -> int:
-    """Run three members, kill -9 the leader while it is written to, and check that nothing is lost."""
+    """Form a cluster of three, kill -9 its leader under writes, see it heal, and check that nothing is lost."""
     import dataclasses
     import json
 
@@ -29,7 +29,7 @@ def demo(
 
     from trimtab.client.errors import Error
     from trimtab.playground.demo import DemoFailed, run
-    from trimtab.playground.members import MemberFailed
+    from trimtab.playground.record import LocalFailed
 
     if picture is not None and not picture.absolute().parent.is_dir():
         raise WrongUsage(f"there is no directory for the picture {picture}.")
@@ -43,17 +43,17 @@ def demo(
         console.print(f"[cyan]{step}[/] {line}")
 
     folder = Path(tempfile.mkdtemp(prefix="trimtab-demo-"))
-    console.print("[bold]Trimtab[/]: a metastore of three members survives the death of its leader\n")
+    console.print("[bold]Trimtab[/]: three processes form a cluster, lose their leader, and heal\n")
     try:
         outcome = uvloop.run(run(folder, tell))
-    except (DemoFailed, MemberFailed, Error) as error:
-        # The folder stays, because the members' logs are in it.
-        raise CommandFailed(f"the demo failed: {error} (the members' logs are in {folder})") from error
+    except (DemoFailed, LocalFailed, Error) as error:
+        # The folder stays, because the instances' logs are in it.
+        raise CommandFailed(f"the demo failed: {error} (the logs are {folder}/cluster/i*/log)") from error
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder)
-    table = Table("member", "revision", "checksum of the whole history")
+    table = Table("instance", "revision", "checksum of the whole history")
     for name, checksum in outcome.checksums.items():
         table.add_row(name, f"{outcome.revision:,}", checksum)
     console.print(table)

@@ -1,8 +1,9 @@
 """Finds the command, gives it its settings, and turns what it raises into a sentence and an exit code.
 
-A command is a module of this package named in COMMANDS, with `add_to(app)` that registers it. Only the module of the
-command that was asked for is imported; help imports all of them. So a module may import what it likes at its
-top as long as help stays quick; engines and clients belong inside the command's function.
+A command is named in COMMANDS and lives in a module of this package (of its name, but for those in MODULES) with
+`add_to(app)`, which registers it. Only the module of the command that was asked for is imported; help imports all of
+them. So a module may import what it likes at its top as long as help stays quick; engines and clients belong inside
+the command's function.
 """
 
 from __future__ import annotations
@@ -20,11 +21,17 @@ from trimtab.cli import settings
 from trimtab.cli.errors import CommandFailed
 
 # In the order in which help lists them.
-COMMANDS = ("demo", "run", "metastore", "sim", "test", "bench")
+COMMANDS = (
+    *("demo", "doctor", "run", "local"),
+    *("status", "topology", "events", "tasks", "probe", "metastore"),
+    *("expel", "decommission", "remove", "rebuild", "recover"),
+    *("sim", "test", "bench"),
+)
+MODULES = dict.fromkeys(("expel", "decommission", "remove", "rebuild"), "changes")
 # Commands whose arguments belong to another tool, so that --config is not ours to take.
 PASSES_ARGUMENTS_ON = frozenset({"test"})
 # `run` lists a cluster's members; it does not contact one.
-CONTACTS_NO_CLUSTER = frozenset({"run"})
+CONTACTS_NO_CLUSTER = frozenset({"run", "local"})
 
 HELP = "An elastic table store for Python and Spark."
 EPILOG = (
@@ -54,8 +61,8 @@ def build(names: Sequence[str]) -> Any:
             print(f"trimtab {__version__}")
             raise typer.Exit
 
-    for name in names:
-        importlib.import_module(f"trimtab.cli.{name}").add_to(app)
+    for module in dict.fromkeys(MODULES.get(name, name) for name in names):
+        importlib.import_module(f"trimtab.cli.{module}").add_to(app)
     return get_command(app)
 
 

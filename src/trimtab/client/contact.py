@@ -41,7 +41,9 @@ _ATTEMPT_S = 2.0
 _OUTCOME_UNKNOWN = {"stopped", "leadership_lost", "no_answer", "stalled"}
 TRY_AGAIN = frozenset({"not_leader", "removed", "refused", "overwritten", "overloaded", "disk_full", *_OUTCOME_UNKNOWN})
 # The request itself is at fault.
-NOT_AGAIN = frozenset({"invalid", "compacted", "future_revision", "unknown_method", "too_large"})
+NOT_AGAIN = frozenset(
+    {"invalid", "not_found", "conflict", "compacted", "future_revision", "unknown_method", "too_large"}
+)
 MAYBE_DONE = "an earlier attempt may have been carried out, this one was not"
 _T = TypeVar("_T")
 
@@ -162,6 +164,8 @@ class Contacts:
             if channel is None:
                 return NotConnected(self.last_failure)
             deadline = self.loop.time() + timeout_s
+            # Whoever is asked by name may just have started; a pause after earlier failures would only hide that.
+            channel.poke()
             try:
                 await channel.wait_connected(timeout_s)
                 return await channel.call(method, body, max(deadline - self.loop.time(), 0.001))
@@ -216,6 +220,12 @@ class Contacts:
         except ValueError as error:
             self.last_failure = f"a member names an unusable address: {error}"
             return None
+
+    def know(self, addresses: Sequence[str]) -> None:
+        """Take note of members that a member named, so that there is somebody to ask when those at hand are gone."""
+        if self._follow_leader:
+            for address in addresses:
+                self.learned(address)
 
     def distrust(self, channel: Channel, why: str) -> None:
         """A stream on this channel failed: ask another member next, if this one was thought to lead."""

@@ -1,119 +1,130 @@
-"""Three members of a cluster as processes of this machine, that can be killed and started again.
+"""An instance of a local cluster as processes of this machine: the same `trimtab run` an operator would start.
 
-Each is the same `trimtab run` an operator would start. They end with the process that started them, whatever ends that:
-the kernel tells them. Only processes started here are ever signalled, by their ids.
+The supervisor leads a session of its own and outlives the command that started it, unless it is `attached`: then it
+ends with the process that started it, whatever ends that. What it says goes to `<dir>/<id>/log`, its data to
+`<dir>/<id>/data`. Only processes that are known to be the instance's own are ever signalled.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 import signal
-import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.playground.processes import Known, await_end, find_leader, known, lives, send, session_of
+from trimtab.playground.record import LocalFailed, LocalInstance
+
+STOP_S = 10.0
+_KILL_S = 3.0
 _PR_SET_PDEATHSIG = 1
+# What is meant for one instance, or for another cluster, must not reach all of this one through the environment.
+_NOT_PASSED_ON = re.compile(r"TRIMTAB_(INSTANCE_ID|LISTEN|PEER|ADVERTISE|DATA_DIR|REPLACE|HTTP_LISTEN|CONTACT|TLS_.*)")
 _libc = ctypes.CDLL(None)
-_STOP_TIMEOUT_S = 5.0
 
 
-class MemberFailed(Exception):
-    """A member ended by itself; the text has its last words."""
+def log_path(directory: Path, instance_id: str) -> Path:
+    return directory / instance_id / "log"
+
+
+def data_path(directory: Path, instance_id: str) -> Path:
+    return directory / instance_id / "data"
+
+
+def command_of(directory: Path, cluster_id: str, instance: LocalInstance) -> list[str]:
+    """The command line of its supervisor."""
+    command = [sys.executable, "-m", "trimtab", "run", *_mark(directory, instance)]
+    command += ["--instance-id", instance.instance_id, "--cluster-id", cluster_id, "--listen", instance.listen]
+    for peer in instance.peers:
+        command += ["--peer", peer]
+    for key, value in instance.failure_domain.items():
+        command += ["--failure-domain", f"{key}={value}"]
+    if instance.replaces:
+        command += ["--replace", instance.replaces]
+    return command
+
+
+def _mark(directory: Path, instance: LocalInstance) -> tuple[str, str]:
+    """What no other process has in its command line."""
+    return "--data-dir", str(data_path(directory, instance.instance_id))
+
+
+def supervisor_of(directory: Path, instance: LocalInstance) -> Known | None:
+    """Its supervisor, if that runs; also one that was started by a command that died before it could note it."""
+    if instance.supervisor is not None and lives(instance.supervisor):
+        return instance.supervisor
+    return find_leader(*_mark(directory, instance))
 
 
 def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
+def start(directory: Path, cluster_id: str, instance: LocalInstance, *, attached: bool = False) -> Known:
+    """Start its supervisor; returns at once."""
+    log = log_path(directory, instance.instance_id)
+    environment = {name: value for name, value in os.environ.items() if not _NOT_PASSED_ON.fullmatch(name)}
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-@dataclass
-class Member:
-    instance_id: str
-    address: str
-    command: list[str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return None if self.process is None else self.process.pid
-
-    def start(self) -> None:
-        with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
-                self.command,
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                command_of(directory, cluster_id, instance),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                preexec_fn=_end_with_parent,
+                cwd=log.parent,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if attached else None,
             )
-
-    def kill(self) -> None:
-        """SIGKILL: no goodbye, nothing flushed, as when the machine's memory ran out."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self.process = None
-
-    def check(self) -> None:
-        """Raise if it ended without being told to."""
-        if self.process is not None and self.process.poll() is not None:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-            last = lines[-1] if lines else "it said nothing"
-            raise MemberFailed(f"{self.instance_id} ended with code {self.process.returncode}: {last}")
+    except OSError as error:
+        raise LocalFailed(f"can't start {instance.instance_id}: {error}") from error
+    found = known(process.pid)
+    # It outlives us as it should; being waited for is none of its needs.
+    process.returncode = 0
+    if found is None:
+        raise LocalFailed(f"{instance.instance_id} ended at once: {last_words(directory, instance.instance_id)}")
+    return found
 
 
-class Members:
-    """A cluster of `count` members i1, i2, ... with their data in `folder`."""
+def kill(supervisor: Known, instance_id: str) -> None:
+    """SIGKILL, as when the machine's memory ran out: no goodbye, nothing flushed. Returns when all of it is gone."""
+    send(supervisor, signal.SIGKILL)
+    # Its children end with it; one that does not, within a moment, is ended here.
+    for process in await_end(supervisor, _KILL_S):
+        send(process, signal.SIGKILL)
+    if left := await_end(supervisor, _KILL_S):
+        pids = ", ".join(str(process.pid) for process in left)
+        raise LocalFailed(f"processes of {instance_id} can't be killed: {pids}; is its disk stuck?")
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-        peers = [argument for address in self.addresses for argument in ("--peer", address)]
-        self.members: list[Member] = []
-        for number, address in enumerate(self.addresses, start=1):
-            name = f"i{number}"
-            command = [sys.executable, "-m", "trimtab", "run", "--instance-id", name, "--listen", address, *peers]
-            command += ["--data-dir", str(folder / name)]
-            self.members.append(Member(name, address, command, folder / f"{name}.log"))
 
-    def at(self, address: str) -> Member:
-        return next(member for member in self.members if member.address == address)
+def tell_to_stop(supervisor: Known) -> None:
+    """SIGTERM: leave in good order."""
+    send(supervisor, signal.SIGTERM)
 
-    def start(self) -> None:
-        for member in self.members:
-            member.start()
 
-    def check(self) -> None:
-        for member in self.members:
-            member.check()
+def await_stop(supervisor: Known, instance_id: str, timeout_s: float) -> bool:
+    """Wait for its end in good order; False if it took too long and was killed."""
+    if not await_end(supervisor, timeout_s):
+        return True
+    kill(supervisor, instance_id)
+    return False
 
-    def stop(self) -> None:
-        """End all that still run: told together, waited for one after the other."""
-        for member in self.members:
-            if member.process is not None and member.process.poll() is None:
-                member.process.terminate()
-        for member in self.members:
-            member.stop()
+
+def children_of(supervisor: Known) -> list[int]:
+    """The processes it started."""
+    return [process.pid for process in session_of(supervisor) if process.pid != supervisor.pid]
+
+
+def last_words(directory: Path, instance_id: str, *, lines: int = 1) -> str:
+    """The end of its log."""
+    try:
+        with log_path(directory, instance_id).open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 16_384, 0))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"its log can't be read: {error.strerror}"
+    return "\n".join(said[-lines:]) or "it said nothing"

@@ -1,0 +1,165 @@
+"""`trimtab status`: how the cluster stands, for a person at once and for scripts as JSON.
+
+The first line says whether all is well. Without a majority it shows what the members that answer last knew, and says
+so; the exit code is 0 whenever the cluster could be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.asking import Seen, ask, present_view
+from trimtab.cli.contact import Contact, JsonOption, with_contact
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from trimtab.client.cluster import ClusterClient
+    from trimtab.topology.protocol import InstanceView
+
+_REFRESH_S = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("status")(with_contact(status))
+
+
+def status(
+    contact: Contact,
+    everybody: Annotated[bool, typer.Option("--all", help="Show instances that have left, too.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, looking again every second.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the cluster stands: who leads, who is Online, and what is wrong if anything is."""
+    from trimtab.cli.tables import console
+
+    if watch:
+        ask(contact, lambda client: _watch(client, everybody, as_json))
+        return
+    seen = ask(contact, present_view)
+    if as_json:
+        print(json.dumps(as_dict(seen)))
+    else:
+        console().print(picture(seen, everybody))
+
+
+async def _watch(client: ClusterClient, everybody: bool, as_json: bool) -> None:
+    import asyncio
+
+    from rich.live import Live
+
+    from trimtab.cli.tables import console
+
+    if as_json:
+        while True:
+            print(json.dumps(as_dict(await present_view(client))), flush=True)
+            await asyncio.sleep(_REFRESH_S)
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            live.update(picture(await present_view(client), everybody), refresh=True)
+            await asyncio.sleep(_REFRESH_S)
+
+
+def as_dict(seen: Seen) -> dict[str, Any]:
+    """What scripts rely on, with the verdict in words added."""
+    from trimtab.cli.verdict import judge
+    from trimtab.topology import shapes
+
+    verdict = judge(seen.view, seen.stale, seen.answering)
+    said = {"verdict": verdict.level.name.lower(), "says": [verdict.line, *verdict.details], "stale": bool(seen.stale)}
+    return shapes.status(seen.view) | said
+
+
+def picture(seen: Seen, everybody: bool) -> RenderableType:
+    """The verdict, the cluster in a line, and a table of its instances."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from trimtab.cli.verdict import Level, judge, name_of
+
+    verdict = judge(seen.view, seen.stale, seen.answering)
+    style = {Level.WELL: "bold green", Level.BUSY: "bold cyan", Level.WRONG: "bold yellow", Level.STOPPED: "bold red"}
+    lines = [Text(verdict.line, style[verdict.level]), *(Text(f"  {line}") for line in verdict.details)]
+    view = seen.view
+    leader = "none" if seen.stale or not view.leader else name_of(view, view.leader)
+    lines.append(
+        Text(f"cluster {view.cluster_id}, leader {leader}, topology version {view.version}, term {view.term}", "dim")
+    )
+    if seen.stale:
+        lines.append(Text(f"as {name_of(view, view.asked)} last knew it, not confirmed by a majority", "yellow"))
+    return Group(*lines, _table(seen, everybody))
+
+
+def _table(seen: Seen, everybody: bool) -> Table:
+    from rich.text import Text
+
+    from trimtab.cli.tables import table
+    from trimtab.topology.grades import Grade
+
+    shown = [each for each in seen.view.instances if everybody or not each.record.left]
+    shown.sort(key=lambda each: natural(each.record.instance_id))
+    # That an instance is Online because it has started is no news; why another is not, is.
+    reasons = {
+        each.raft_id: each.record.reason
+        for each in shown
+        if each.record.reason and not (each.record.grades.settled and each.record.grades.current.grade is Grade.ONLINE)
+    }
+    columns = ("instance", "address", "failure domain", "state", "grade", "role", "heard")
+    made = table(*columns, *(("why",) if reasons else ()), wraps=("failure domain", "why"))
+    for each in shown:
+        record = each.record
+        domain = " ".join(f"{key}={value}" for key, value in record.failure_domain.items())
+        cells = (record.instance_id, record.address, domain, record.state.value)
+        why = (Text(reasons.get(each.raft_id, "")),) if reasons else ()
+        made.add_row(*(Text(cell) for cell in cells), _grade(each), _role(seen, each), _heard(seen, each), *why)
+    return made
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts i2 before i10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _grade(each: InstanceView) -> RenderableType:
+    from rich.text import Text
+
+    from trimtab.topology.grades import Grade
+
+    current, target = each.record.grades.current.grade, each.record.grades.target.grade
+    if current is target:
+        style = {Grade.ONLINE: "green", Grade.OFFLINE: "red"}.get(current, "dim")
+        return Text(current.value, style)
+    return Text(f"{current.value} → {target.value}", "yellow")
+
+
+def _role(seen: Seen, each: InstanceView) -> RenderableType:
+    from rich.text import Text
+
+    if each.raft_id == seen.view.leader and not seen.stale:
+        return Text("★ leader", "bold")
+    return "voter" if each.voter else "learner" if each.learner else ""
+
+
+def _heard(seen: Seen, each: InstanceView) -> str:
+    if each.record.left:
+        return ""
+    if seen.stale:
+        return "answers" if each.record.address in seen.answering else "no answer"
+    if each.raft_id == seen.view.leader:
+        return "now"
+    return "" if each.heard_ms is None else ago(each.heard_ms)
+
+
+def ago(milliseconds: int) -> str:
+    """How long ago, as short as a table wants it."""
+    seconds = milliseconds / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s ago"
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    return f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{seconds / 3600:.0f} h ago"

@@ -1,0 +1,140 @@
+"""Whether all is well, in words: the first line of `trimtab status`, and what an operator should know besides.
+
+Pure: a view in, sentences out. The order is that of urgency: no leader, instances that are down, voters that may not
+fail any more, records that can't be read, then what is merely under way.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from trimtab.topology.grades import Grade
+from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.states import NodeState
+
+# Heartbeats come twice a second: silence of this length is no accident.
+QUIET_MS = 2_000
+
+
+class Level(enum.IntEnum):
+    """How bad it is."""
+
+    WELL = 0
+    BUSY = 1
+    WRONG = 2
+    STOPPED = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How bad, in one line, and the details, one line each."""
+
+    level: Level
+    line: str
+    details: tuple[str, ...] = ()
+
+
+def name_of(view: ViewReply, raft_id: int) -> str:
+    """An instance's name, for people."""
+    for each in view.instances:
+        if each.raft_id == raft_id:
+            return each.record.instance_id
+    return f"member {raft_id}"
+
+
+def members_of(view: ViewReply) -> list[InstanceView]:
+    return [each for each in view.instances if not each.record.left]
+
+
+def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozenset()) -> Verdict:
+    """The verdict on a view; `stale` says why no majority confirmed it, and `answering` then who is up."""
+    members = members_of(view)
+    if stale or not view.leader:
+        return _without_leader(view, members, stale, answering)
+    down = [each for each in members if each.record.grades.target.grade is Grade.OFFLINE]
+    silent = [each for each in members if each not in down and (each.heard_ms or 0) > QUIET_MS]
+    leader = name_of(view, view.leader)
+    wrong = []
+    if down:
+        wrong.append(f"{_names(down)} {'is' if len(down) == 1 else 'are'} Offline")
+    if silent:
+        wrong.append(f"{_names(silent)} {'has' if len(silent) == 1 else 'have'} not been heard of lately")
+    details = [_why_down(each) for each in (*down, *silent)]
+    details += _voters(members, down)
+    details += [f"a record in the metastore can't be read: {text}" for text in view.unreadable]
+    under_way = _under_way(view, members)
+    if details:
+        what = "; ".join(wrong) or details.pop(0)
+        return Verdict(
+            Level.WRONG, f"Not well: {what}; {leader} leads, and the cluster serves.", (*details, *under_way)
+        )
+    online = sum(each.record.grades.current.grade is Grade.ONLINE for each in members)
+    if under_way:
+        return Verdict(Level.BUSY, f"Busy: {online} of {len(members)} instances Online, {leader} leads.", under_way)
+    alone = ("It is a cluster of one, which survives no failure: add two more.",) if len(members) == 1 else ()
+    count = "1 instance" if len(members) == 1 else f"{len(members)} instances"
+    return Verdict(Level.WELL, f"All is well: {count} Online, {leader} leads.", alone)
+
+
+def _without_leader(view: ViewReply, members: list[InstanceView], stale: str, answering: frozenset[str]) -> Verdict:
+    voters = [each for each in members if each.voter]
+    up = [each for each in voters if each.record.address in answering]
+    silent = [each for each in members if each.record.address not in answering]
+    needed = len(voters) // 2 + 1
+    details = ["What is shown is what those who answer last knew; nothing can be changed, reads at ONE may be stale."]
+    if answering and len(up) < needed:
+        line = f"No majority: {len(up)} of {len(voters)} voters answer, {needed} are needed; there is no leader."
+        details.append(f"Start {_names(silent)} again.")
+        details.append("If they are lost for good, `trimtab recover` on a survivor explains the way back.")
+    else:
+        line = "No leader: an election is under way, or the members can't reach each other."
+        details.append("Look again in a few seconds; if it stays so, check the network between the members.")
+    if stale:
+        details.append(f"The last attempt said: {stale}")
+    return Verdict(Level.STOPPED, line, tuple(details))
+
+
+def _why_down(each: InstanceView) -> str:
+    name, reason = each.record.instance_id, each.record.reason
+    heard = "" if each.heard_ms is None else f", last heard of {each.heard_ms / 1000:.0f} s ago"
+    if each.record.grades.target.grade is not Grade.OFFLINE:
+        grade = each.record.grades.current.grade.value
+        return f"{name} is still {grade}{heard}: it will be marked Offline if that goes on"
+    return f"{name} is Offline{heard}" + (f": {reason}" if reason else "")
+
+
+def _voters(members: list[InstanceView], down: list[InstanceView]) -> list[str]:
+    """What to know when no further voter may fail, though the cluster has enough to survive one."""
+    voters = [each for each in members if each.voter]
+    up = len([each for each in voters if each not in down])
+    if len(voters) < 3 or up > len(voters) // 2 + 1:
+        return []
+    return [f"only {up} of {len(voters)} voters are up: if one more fails, nothing can be changed any more"]
+
+
+def _under_way(view: ViewReply, members: list[InstanceView]) -> tuple[str, ...]:
+    lines = []
+    for number, request in view.requests:
+        if not request.state.final:
+            about = f" of {name_of(view, request.raft_id)}" if request.raft_id else ""
+            if request.join is not None and not request.raft_id:
+                about = f" of {request.join.instance_id}"
+            why = f": {request.reason}" if request.reason else ""
+            lines.append(f"request {number}, {request.kind.value}{about}, is {request.state.value}{why}")
+    for each in members:
+        grades = each.record.grades
+        if not grades.settled and grades.target.grade is not Grade.OFFLINE:
+            lines.append(
+                f"{each.record.instance_id} goes from {grades.current.grade.value} to {grades.target.grade.value}"
+            )
+        elif each.record.state not in (NodeState.NORMAL, NodeState.NONE):
+            lines.append(f"{each.record.instance_id} is {each.record.state.value}")
+    if view.transition is not None:
+        lines.append(f"the topology is in {view.transition.state.value} for {view.transition.kind.value}")
+    return tuple(lines)
+
+
+def _names(instances: list[InstanceView]) -> str:
+    names = [each.record.instance_id for each in instances]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nobody"
