@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent
+from trimtab.governor.crossing import barrier_nodes, depend_on_absent, unfenced
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Call, CallKind, Commit, Step, StepKind, Write
 from trimtab.governor.wording import are, name, names
@@ -52,7 +52,7 @@ def shard(state: ClusterState) -> Step | None:
         StepKind.SHARD,
         lambda record: _stands(record, Grade.REPLICATED) and record.state in _PLACED,
     )
-    if not ids:
+    if not ids or unfenced(state):
         return None
     why = f"every router knows {names(state.view, ids)} by version {state.view.version}"
     draft = Draft(state)

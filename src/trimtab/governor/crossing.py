@@ -8,6 +8,10 @@ Somebody who is Offline now may be on its way back: its answer to `governor.sync
 from before the version that the barrier is about. It would come in without having seen that version, and without having
 been asked. So the write depends on the rows of those: if one comes in meanwhile, the barrier is planned anew, with it.
 Whoever is asked to sync later than that has applied the version when it comes in.
+
+Requests that somebody sent before it went down are refused below the fence (`down.fence_off`). Until it is there, no
+other barrier begins (`unfenced`): it would not wait for the one that went down, and such a request might still be
+carried out afterwards.
 """
 
 from __future__ import annotations
@@ -27,6 +31,14 @@ def barrier_nodes(state: ClusterState) -> tuple[int, ...]:
         raft_id
         for raft_id, record in sorted(state.view.members().items())
         if record.grades.current.grade not in _ABSENT
+    )
+
+
+def unfenced(state: ClusterState) -> bool:
+    """Whether somebody went down, and what it sent before may still be taken."""
+    return any(
+        record.since_version > state.view.fence and record.grades.current.grade in _ABSENT
+        for record in state.view.instances.values()
     )
 
 

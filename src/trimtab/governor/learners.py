@@ -33,9 +33,12 @@ def change_learners(state: ClusterState) -> ChangeMembers | None:
         return None
     parts = []
     if add:
-        parts.append(f"{names(view, add)} {'joins' if len(add) == 1 else 'join'} the cluster group as learners")
+        how = "joins the cluster group as a learner" if len(add) == 1 else "join the cluster group as learners"
+        parts.append(f"{names(view, add)} {how}")
     if remove:
-        parts.append(f"{names(view, remove)} left and {'is' if len(remove) == 1 else 'are'} taken out of it")
+        parts.append(
+            f"{names(view, remove)} left and {'is' if len(remove) == 1 else 'are'} taken out of the cluster group"
+        )
     return ChangeMembers(
         StepKind.VOTERS, "; ".join(parts), tuple(sorted((*add, *remove))), add=tuple(add), remove=tuple(remove)
     )

@@ -14,7 +14,7 @@ while it leads.
 
 from __future__ import annotations
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent
+from trimtab.governor.crossing import barrier_nodes, depend_on_absent, unfenced
 from trimtab.governor.obstacles import obstacle, undecided
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Commit, StepKind
@@ -67,7 +67,7 @@ UNDER_WAY_BY_URGENCY = tuple(kind for kind in RequestKind if kind in UNDER_WAY)
 def go_on(state: ClusterState) -> Barrier | None:
     """Rule: a transition goes on to its next state, or ends, behind a barrier."""
     transition = state.view.transition
-    if transition is None:
+    if transition is None or unfenced(state):
         return None
     if keeps_from_leaving(state):
         # The votes or leadership move first, other rules' work; and before it is too late to take anything back.

@@ -15,6 +15,7 @@ The change is one step, joint where more than one vote changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -151,12 +152,29 @@ def _spread(
     while len(chosen) < size:
         chosen.add(min(sorted(pool - chosen), key=lambda i: _shared(domains, chosen | {i})))
     for _ in range(_MAX_SWAPS):
-        swaps = ((chosen - {out}) | {into} for out in sorted(chosen - {leader}) for into in sorted(pool - chosen))
-        best = min(swaps, key=lambda them: _shared(domains, them), default=chosen)
-        if _shared(domains, best) >= _shared(domains, chosen):
+        swap = _best_swap(domains, chosen, pool, leader)
+        if swap is None:
             break
-        chosen = set(best)
+        chosen = (chosen - {swap[0]}) | {swap[1]}
     return frozenset(chosen)
+
+
+def _best_swap(
+    domains: Mapping[int, Mapping[str, str]], chosen: set[int], pool: frozenset[int], leader: int
+) -> tuple[int, int] | None:
+    """Who goes and who comes, if that shares strictly fewer domains."""
+    best, swap = _shared(domains, chosen), None
+    for out in sorted(chosen - {leader}):
+        rest = chosen - {out}
+        shared = _shared(domains, rest)
+        if shared >= best:
+            continue
+        counts = Counter(item for raft_id in rest for item in domains[raft_id].items())
+        for into in sorted(pool - chosen):
+            after = shared + sum(counts[item] for item in domains[into].items())
+            if after < best:
+                best, swap = after, (out, into)
+    return swap
 
 
 def _domain(seat: Seat | None) -> dict[str, str]:

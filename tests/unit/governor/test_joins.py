@@ -56,7 +56,7 @@ def test_a_joiner_is_told_only_when_it_is_in_the_raft_group() -> None:
     assert world.story == ["i2 was admitted, with raft id 2"]
     step = world.next_step()
     assert step is not None
-    assert step.why == "i2 joins the cluster group as learners"
+    assert step.why == "i2 joins the cluster group as a learner"
     world.carry_out(step)
     step = world.next_step()
     assert isinstance(step, Answer)
@@ -148,7 +148,7 @@ def test_a_learner_that_a_crash_kept_out_of_the_configuration_is_added_again() -
     world.voters = {1}
     step = world.next_step()
     assert step is not None
-    assert step.why == "i2 joins the cluster group as learners"
+    assert step.why == "i2 joins the cluster group as a learner"
     world.run()
     assert world.voters == {1, 2}
 
@@ -169,13 +169,13 @@ def test_a_dead_instance_is_replaced() -> None:
     world.run()
     assert [why for why in world.story if "was told" not in why] == [
         "i4 for i3 was admitted, with raft id 4",
-        "i4 joins the cluster group as learners",
+        "i4 joins the cluster group as a learner",
         "i4 catches up with the metastore",
         "i4 takes the place of a dead instance: write_both_read_old begins",
         "i3 votes no more (is replaced): i1 and i2 are to decide",
         "i4 takes the place of a dead instance: write_both_read_old is known everywhere, write_both_read_new follows",
         "i4 takes the place of a dead instance: done",
-        "i3 left and is taken out of it",
+        "i3 left and is taken out of the cluster group",
         "requests from before version 10 are fenced off, because i3 went down",
         "i4 opens its replicas",
         "every router knows i4 by version 10",

@@ -139,7 +139,7 @@ def test_a_flapping_instance_starves_nobody() -> None:
     assert world.grade("i4") is Grade.ONLINE
 
 
-def test_each_rung_and_each_kind_of_step_is_some_rule_of_the_list() -> None:
+def test_no_rule_is_listed_twice_and_every_kind_of_step_has_slots() -> None:
     assert len(set(RULES)) == len(RULES)
     assert set(SLOTS) == set(StepKind)
 

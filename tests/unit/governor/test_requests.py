@@ -6,6 +6,7 @@ import pytest
 from tests.unit.governor.driver import cluster
 
 from trimtab.governor.endings import give_up
+from trimtab.governor.obstacles import obstacle
 from trimtab.governor.waiting import waiting
 from trimtab.topology.grades import Grade
 from trimtab.topology.lifecycle import MAX_ENDED_REQUESTS
@@ -23,7 +24,7 @@ def test_two_leave_at_once_in_one_transition() -> None:
         "i4 and i5 vote no more (leaves the cluster): i1, i2 and i3 are to decide",
         "i4 and i5 leave: write_both_read_old is known everywhere, write_both_read_new follows",
         "i4 and i5 leave: done",
-        "i4 and i5 left and are taken out of it",
+        "i4 and i5 left and are taken out of the cluster group",
         "requests from before version 9 are fenced off, because i4 and i5 went down",
     ]
     row = world.view.instances[4]
@@ -61,7 +62,7 @@ def test_a_dead_instance_is_removed() -> None:
         "i3 is removed: write_both_read_old begins",
         "i3 is removed: write_both_read_old is known everywhere, write_both_read_new follows",
         "i3 is removed: done",
-        "i3 left and is taken out of it",
+        "i3 left and is taken out of the cluster group",
         "requests from before version 10 are fenced off, because i3 went down",
     ]
     world.assert_settled()
@@ -89,7 +90,7 @@ def test_a_removed_instance_that_a_crash_left_in_the_configuration_is_taken_out(
     world.elect(2)
     step = world.next_step()
     assert step is not None
-    assert step.why == "i4 left and is taken out of it"
+    assert step.why == "i4 left and is taken out of the cluster group"
     world.run()
     world.assert_settled()
 
@@ -194,20 +195,34 @@ def test_nobody_is_given_up_while_the_leader_has_yet_to_hear_from_everybody() ->
     assert give_up(world.state()) is not None
 
 
-def test_a_leave_that_would_break_the_majority_waits_and_is_given_up() -> None:
-    world = cluster(4)
-    world.voters, world.learners = {1, 2, 3, 4}, set()
-    for name in ("i3", "i4"):
-        world.process(name).up = False
-        world.process(name).down_since_ms = world.now_ms
-    world.voters = {1, 2, 3}
-    world.learners = {4}
+def test_a_leave_from_three_voters_of_which_one_is_down_leaves_the_other_to_decide_alone() -> None:
+    world = cluster(3)
+    world.kill("i3")
     world.pass_time(8_000)
     number = world.ask(RequestKind.LEAVE, "i2")
     world.pass_time(8_000)
-    # i1 is left to decide alone: i3 is down, and of two voters one that is down is demoted.
+    # Of the two voters that are left one is down: it gives up its vote, too.
     assert world.view.requests[number].state is RequestState.DONE
     assert world.voters == {1}
+    world.assert_settled()
+
+
+def test_leaves_that_together_would_cost_the_majority_go_one_after_the_other() -> None:
+    world = cluster(5)
+    for name in ("i4", "i5"):
+        world.kill(name)
+    world.pass_time(8_000)
+    assert len(world.voters) == 5
+    world.story.clear()
+    first, second = world.ask(RequestKind.LEAVE, "i2"), world.ask(RequestKind.LEAVE, "i3")
+    assert obstacle(world.state(), second) is None
+    assert obstacle(world.state(), second, [2]) == (
+        "the voters that are left without i3 would be no majority that is up; bring others back first"
+    )
+    world.run()
+    assert world.view.requests[first].state is world.view.requests[second].state is RequestState.DONE
+    assert world.story.index("i2 leaves: done") < world.story.index("i3 leaves: write_both_read_old begins")
+    assert world.voting() == ["i1"]
     world.assert_settled()
 
 
