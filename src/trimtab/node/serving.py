@@ -129,6 +129,9 @@ class Serving:
         return await self._route(request, target, asked.deadline)
 
     async def _route(self, request: ProbeRequest, target: int, deadline: float) -> bytes:
+        # Barriers don't wait for whoever is Offline or has not caught up yet. Such a one has no lease, and must not
+        # route by what may be an old topology.
+        self._without_lease(request.level)
         stamped = msgspec.structs.replace(request, target=target, version=self._view.version)
         token = self._open.open(stamped.version)
         try:

@@ -7,12 +7,15 @@ from dataclasses import replace
 import msgspec
 from tests.unit.governor.driver import cluster
 
+from trimtab.governor.crossing import unfenced
 from trimtab.governor.detection import failure, find_silent
 from trimtab.governor.down import fence_off, mark_down
 from trimtab.governor.state import Heard
 from trimtab.governor.steps import Barrier, StepKey, StepKind
-from trimtab.topology.grades import Grade, Standing, set_target
-from trimtab.topology.records import instance_key
+from trimtab.governor.transitions import go_on
+from trimtab.topology.grades import Grade, Grades, Standing, set_target
+from trimtab.topology.records import RequestKind, TransitionRecord, instance_key
+from trimtab.topology.states import TransitionState
 
 
 def test_a_silent_instance_is_marked_then_fenced_off() -> None:
@@ -142,3 +145,21 @@ def test_nothing_is_lost_in_an_instance_record_by_marking_it() -> None:
     changed = {name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)}
     assert changed == {"grades", "weight", "reason", "since_version"}
     assert msgspec.structs.asdict(after)["uuid"] == before.uuid
+
+
+def test_no_other_barrier_begins_before_what_a_dead_one_sent_is_fenced_off() -> None:
+    """It would not wait for the dead one, and what that had sent could still be carried out after it."""
+    world = cluster(3)
+    world.kill("i3")
+    state = world.state()
+    gone = msgspec.structs.replace(
+        state.view.instances[3], grades=Grades(Standing(Grade.OFFLINE, 1), Standing(Grade.OFFLINE, 1)), weight=0.0
+    )
+    transition = TransitionRecord(TransitionState.WRITE_BOTH_READ_OLD, RequestKind.JOIN, [], state.view.version)
+    view = replace(state.view, transition=transition)
+    view.instances = state.view.instances | {3: msgspec.structs.replace(gone, since_version=state.view.version)}
+    state = replace(state, view=view)
+    assert unfenced(state) and go_on(state) is None
+    assert fence_off(state) is not None
+    view.fence = state.view.version
+    assert not unfenced(state) and go_on(state) is not None

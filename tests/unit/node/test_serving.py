@@ -116,6 +116,20 @@ def test_without_a_lease_only_one_is_answered_and_marked_stale() -> None:
     play(story)
 
 
+def test_a_router_without_a_lease_routes_nothing_above_one() -> None:
+    """Barriers don't wait for it, so it must not act on a topology that may be old."""
+
+    async def story() -> None:
+        gate = Gate()
+        gate.lease_ms = 0
+        opened: list[int] = []
+        gate.open.open = opened.append  # type: ignore[assignment, method-assign]
+        assert await gate.code() == "no_lease"
+        assert opened == []
+
+    play(story)
+
+
 def test_a_lease_that_ends_while_the_request_is_carried_out_is_noticed_when_the_answer_leaves() -> None:
     async def story() -> None:
         gate = Gate()
