@@ -57,6 +57,8 @@ class GovernedCluster:
         self.endings: tuple[type[BaseException], ...] = _ENDINGS
         # Keeps requests open inside replicas, where it is set.
         self.hold: Callable[[Machine], Awaitable[None]] | None = None
+        # Told when a supervisor has ended.
+        self.on_exit: Callable[[Machine], None] | None = None
         self.topology = TopologyChecks(lambda: self.machines.values(), lambda: world.now)
         self.checks = Checks(self.topology.reference, tell=lambda _member, _text: None)
         self.checks.founded(FOUNDING_INDEX, FOUNDING_TERM, self.topology.reference.state)
@@ -130,6 +132,8 @@ class GovernedCluster:
         if machine.ended_by is not None and not isinstance(machine.ended_by, self.endings):
             why = machine.ended_by
             self.world.fail(f"{machine.name} stopped itself: {type(why).__name__}: {why}")
+        elif self.on_exit is not None:
+            self.on_exit(machine)
 
     # -- failpoints ------------------------------------------------------------------------------------------------
 

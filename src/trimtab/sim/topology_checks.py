@@ -9,7 +9,7 @@ Nothing here knows of a particular bug. Beside the rules for committed writes (`
 - a barrier that an instance acknowledges is passed there: it has the version, and no older request is open;
 - when a barrier at version v has passed (the write after it is committed), no older request is open at a router that
   counts as up; and no replica answers, from then on, what a router that is down or dead had stamped with an older
-  version, or what anybody stamps with an older one from then on.
+  version, or what any router with a lease stamps with an older one from then on.
 
 Requests that a living router has given up (their time was up) are nobody's: what a replica answers to them is thrown
 away. Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
@@ -202,9 +202,10 @@ class TopologyChecks:
         if request.method == protocol.PROBE:
             probe = protocol.decode_probe(request.body)
             process = pipe.source.loop.process
-            router = process.owner if probe.version else None
+            # Who has no lease routes at ONE only, and its answers count as stale: barriers don't care for those.
+            router = process.owner if probe.version and _has_lease(process.owner) else None
             asked = _Asked(request.method, version=probe.version, level=probe.level, router=router, life=process.lives)
-            if 0 < probe.version < self.committed.passed:
+            if router is not None and probe.version < self.committed.passed:
                 asked.outlawed = f"it was sent by {process.name} when that had passed"
         elif request.method == protocol.BARRIER:
             barrier = protocol.decode_barrier(request.body)
@@ -260,3 +261,8 @@ class TopologyChecks:
                 f"the committed fence is at {self.committed.fence}, that of {machine.name} at "
                 f"{instance.control.view.fence if instance.control is not None else '?'}",
             )
+
+
+def _has_lease(machine: Machine | None) -> bool:
+    control = machine.instance.control if machine is not None and machine.instance is not None else None
+    return control is not None and control.lease_left_ms() > 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from trimtab.net.errors import NetError
@@ -81,8 +82,21 @@ class TopologyNemesis:
             machine.disk.heal()
             machine.process.set_clock_rate(1.0)
             machine.process.resume()
-            if not isinstance(machine.ended_by, self.cluster.endings):
-                machine.start()
+            self._point_out_members(machine)
+            self._start_unless_out(machine)
+        self.cluster.on_exit = self._start_unless_out
+
+    def _start_unless_out(self, machine: Machine) -> None:
+        if not isinstance(machine.ended_by, self.cluster.endings):
+            machine.start()
+
+    def _point_out_members(self, machine: Machine) -> None:
+        """Those it was told of may all have left: an operator restarts it with the addresses of today's members."""
+        rows = self.cluster.topology.committed.rows
+        today = tuple(row.address for row in rows.values() if not row.left)
+        if today and not machine.raft_id and not set(machine.settings.peers) & set(today):
+            machine.crash(power=False)
+            machine.settings = replace(machine.settings, peers=today)
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
@@ -275,12 +289,12 @@ class TopologyNemesis:
             self._late -= 1
             self._newcomer(rng).start()
 
-    def _newcomer(self, rng: random.Random, replace: str = "") -> Machine:
+    def _newcomer(self, rng: random.Random, replaces: str = "") -> Machine:
         """Another machine. Its operator lists all that were there from the start, so that it can't found a cluster."""
         number = len(self.cluster.machines)
         founders = list(range(len(self.plan.peers)))
         rng.shuffle(founders)
-        return self.cluster.add(founders, failure_domain=self.plan.domains[number], replace=replace)
+        return self.cluster.add(founders, failure_domain=self.plan.domains[number], replace=replaces)
 
     # -- operators -------------------------------------------------------------------------------------------------
 
