@@ -13,7 +13,6 @@ import pytest
 from tests.cluster.members import Members
 from tests.cluster.watching import leader_of, run, status_of, until
 from trimtab.client.metastore import MetastoreClient
-from trimtab.metastore.requests import MembersChange, MembersRequest
 
 SIZE_MB = 160
 RESERVE_MB = 32
@@ -54,44 +53,40 @@ def test_a_member_on_a_full_disk_reports_it_and_recovers_when_space_returns(
     members: Members, small_disk: Path, role: str
 ) -> None:
     options = ["--disk-reserve-mb", str(RESERVE_MB)]
-    members.start(1, data_dir=small_disk / "i1", options=options)
-    members.start(2, 3, options=options)
+    # Whoever came first leads.
+    small = 1 if role == "leader" else 2
+    for member in (1, 2, 3):
+        members.start(member, data_dir=small_disk / "data" if member == small else None, options=options)
+    here, elsewhere = members.addresses[small - 1], members.addresses[2]
 
     async def story() -> None:
         client = await MetastoreClient.connect(members.addresses)
         await client.put(b"before", b"1")
-
-        async def leads() -> bool:
-            if (await leader_of(members.addresses) == 1) == (role == "leader"):
-                return True
-            await client.change_members(MembersRequest([(MembersChange.TRANSFER, 1 if role == "leader" else 2)]))
-            return False
-
-        await until(leads, f"member 1 to be a {role}")
+        assert await leader_of(members.addresses) == 1
         fill(small_disk / "filler", leave_bytes=0)
 
         async def reported() -> bool:
-            return (await status_of(members.addresses[0])).disk_full != ""
+            return (await status_of(here)).disk_full != ""
 
-        await until(reported, "member 1 to report its full disk")
+        await until(reported, f"member {small} to report its full disk")
         for number in range(50):
             await client.put(b"meanwhile/%d" % number, b"x" * 1000, timeout_s=20)
         # A leader that can take nothing makes room for another by itself.
-        assert await leader_of(members.addresses) != 1
-        behind = await status_of(members.addresses[0])
+        assert await leader_of(members.addresses) != small
+        behind = await status_of(here)
         (small_disk / "filler").unlink()
 
         async def recovered() -> bool:
-            first, second = [await status_of(address) for address in members.addresses[:2]]
+            first, second = await status_of(here), await status_of(elsewhere)
             return not first.disk_full and (first.revision, first.checksum) == (second.revision, second.checksum)
 
-        await until(recovered, f"member 1 to recover (it was at revision {behind.revision})")
+        await until(recovered, f"member {small} to recover (it was at revision {behind.revision})")
         await client.put(b"after", b"1")
         await client.close()
 
     run(story())
-    assert "disk full" in members.output(1)
-    members.wait(1, lambda: "has space again" in members.output(1), "say that there is space again")
+    assert "disk full" in members.output(small)
+    members.wait(small, lambda: "has space again" in members.output(small), "say that there is space again")
 
 
 @pytest.mark.cluster

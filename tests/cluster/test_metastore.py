@@ -11,9 +11,18 @@ from functools import partial
 import pytest
 
 from tests.cluster.members import Members
-from tests.cluster.watching import caught_up, everything, leader_of, outage_s, run, same_state, status_of, until
+from tests.cluster.watching import (
+    caught_up,
+    everything,
+    leader_of,
+    members_of,
+    outage_s,
+    run,
+    same_state,
+    status_of,
+    until,
+)
 from trimtab.client.metastore import MetastoreClient
-from trimtab.metastore.requests import MembersChange, MembersRequest
 
 PUTS = 10_000
 WRITERS = 16
@@ -111,22 +120,20 @@ def test_a_fresh_member_receives_a_large_snapshot_while_writes_go_on(
             return all([(await status_of(address)).first_index > 100 for address in members.addresses])
 
         await until(cut, "the logs to be cut, so that only a snapshot can help", 60)
-        await asyncio.to_thread(
-            members.start, 4, listen=newcomer, options=["--raft-id", "4", "--message-limit-kb", "1024"]
-        )
-        await client.change_members(MembersRequest([(MembersChange.ADD_LEARNER, 4)], newcomer, "i4"))
+        members.launch(4, listen=newcomer, options=["--message-limit-kb", "1024"])
         written = 0
 
         async def arrived() -> bool:
             nonlocal written
             await client.put(b"small/%06d" % written, b"x")
             written += 1
+            if 4 not in (await members_of(newcomer))[1]:
+                return False
             status = await status_of(newcomer)
             return status.revision >= total_mb * 4 and status.applied >= status.committed - 5
 
         await until(arrived, "the newcomer to have everything", 120)
         assert written > 10, "writes went on meanwhile"
-        await client.change_members(MembersRequest([(MembersChange.PROMOTE, 4)]))
         alone = await MetastoreClient.connect([newcomer], follow_leader=False)
         entry = await alone.get(b"large/%06d" % (total_mb * 4 - 1), linearizable=False)
         assert entry is not None and entry.value == value

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import uvloop
 
+from trimtab.client.errors import Error
 from trimtab.client.metastore import MetastoreClient
 from trimtab.metastore.layout import prefix_end
 from trimtab.metastore.requests import StatusReply
+from trimtab.topology.grades import Grade
+from trimtab.topology.records import instance_key, parse_instance
 
 T = TypeVar("T")
 # Acknowledgements of a member that was killed may still arrive for so long.
@@ -33,6 +37,37 @@ async def status_of(address: str) -> StatusReply:
         return await client.status()
     finally:
         await client.close()
+
+
+async def members_of(address: str, tls: ssl.SSLContext | None = None) -> tuple[set[int], set[int]]:
+    """Voters and learners, as a member sees them; none while it can't be asked."""
+    try:
+        client = await MetastoreClient.connect([address], tls=tls, follow_leader=False, timeout_s=2)
+    except Error:
+        return set(), set()
+    try:
+        members = (await client.status()).members
+    except Error:
+        return set(), set()
+    finally:
+        await client.close()
+    return {each.raft_id for each in members if each.voter}, {each.raft_id for each in members if each.learner}
+
+
+def is_online(address: str) -> Callable[[], Awaitable[bool]]:
+    """Whether the first member is Online, as it says itself."""
+
+    async def online() -> bool:
+        client = await MetastoreClient.connect([address])
+        try:
+            entry = await client.get(instance_key(1))
+        finally:
+            await client.close()
+        if entry is None:
+            return False
+        return parse_instance(entry.key, entry.value)[1].grades.current.grade is Grade.ONLINE
+
+    return online
 
 
 async def caught_up(address: str) -> bool:
