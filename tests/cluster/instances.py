@@ -198,6 +198,14 @@ class Instances:
         """Whether an instance's current grade is this one."""
         return (await self.row(number)).record.grades.current.grade is grade
 
+    async def vote(self, *numbers: int) -> None:
+        """Wait until exactly these vote: votes are given a moment after an instance is Online."""
+
+        async def they_do() -> bool:
+            return {number_of(each) for each in (await self.view()).instances if each.voter} == set(numbers)
+
+        await self.wait_for(they_do, f"exactly {numbers} vote")
+
     async def events(self) -> list[str]:
         """What `trimtab events` shows: `kind: text`, oldest first."""
         async with self.client() as client:

@@ -20,6 +20,9 @@ from trimtab.node.acquaintances import Acquaintances, lost_data, was_removed
 from trimtab.node.identity import Identity
 from trimtab.topology.view import View
 
+# How a refusal begins that both sides should tell their operators: neither can know which of them is right.
+TWO_CLUSTERS = "there are two clusters named"
+
 
 class Admission:
     """The rules of one instance.
@@ -59,8 +62,9 @@ class Admission:
             return f"this member belongs to cluster {own.cluster_id!r}, not {hello.cluster_id!r}"
         if hello.genesis != own.genesis:
             return (
-                f"there are two clusters named {own.cluster_id!r}: this member is of the one founded as {own.genesis}, "
-                f"{hello.name()} of {hello.genesis or 'none'}; give one of them another --cluster-id, and check that "
+                f"{TWO_CLUSTERS} {own.cluster_id!r}: this member is of the one founded as {own.genesis}, "
+                f"{hello.name()} of {hello.genesis or 'none'}; if one was recovered (`trimtab recover`), start the "
+                "others with empty data directories; if not, give one of them another --cluster-id, and check that "
                 "their --peer lists share an address"
             )
         if hello.raft_id == own.raft_id and hello.data_id != own.uuid:

@@ -28,7 +28,7 @@ from trimtab.net.server import Request, Server
 from trimtab.net.tls import client_context, server_context
 from trimtab.node import identity as identities
 from trimtab.node.acquaintances import Acquaintances, LostData, lost_data, was_removed
-from trimtab.node.admission import Admission
+from trimtab.node.admission import TWO_CLUSTERS, Admission
 from trimtab.node.compaction import Compaction
 from trimtab.node.complaints import Complaints
 from trimtab.node.control import ClusterControl
@@ -279,6 +279,8 @@ class Instance:
             self.fail(LostData(f"member {raft_id} refuses this one: {lost_data(self.raft_id)}"))
         elif reason.endswith(was_removed(self.raft_id)):
             self._told_of_removal(raft_id)
+        elif TWO_CLUSTERS in reason:
+            self.complaints.add(f"member {raft_id} is refused: {reason}")
 
     def _leader_changed(self, group: Group) -> None:
         raft = group.raw.raft
