@@ -1,4 +1,4 @@
-"""Bugs that a consensus implementation might have, each as a patch of one line of product code.
+"""Bugs that a consensus implementation or a governor might have, each as a patch of one line of product code.
 
 They keep the simulator honest: each must be found, by invariants that know nothing of it, within 200 seeds. A patch
 whose text is not in the source exactly once is an error, so that a bug never silently stops being planted.
@@ -24,12 +24,13 @@ SEEDS = 200
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """`old` becomes `new` in `file` (of the package)."""
+    """`old` becomes `new` in `file` (of the package); the bug is hunted in `scenario`."""
 
     name: str
     file: str
     old: str
     new: str
+    scenario: str = "chaos"
 
 
 BUGS = (
@@ -124,6 +125,56 @@ BUGS = (
         "    cut = min(applied_durable, last_applied - keep_entries)\n",
         "    cut = last_applied\n",
     ),
+    # Of whole clusters.
+    PlantedBug(
+        "two bootstrap leaders",
+        "topology/discovery.py",
+        "            elif len(self._visited) == len(self._peers) and self._smallest() == self.own_address:\n",
+        "            elif self._smallest() == self.own_address:\n",
+        "topology",
+    ),
+    PlantedBug(
+        "a restart forgets whom it was told of",
+        "topology/discovery.py",
+        "        self._hear(remembered)\n",
+        "        del remembered\n",
+        "topology",
+    ),
+    PlantedBug(
+        "a raft id given twice",
+        "governor/joins.py",
+        "    seen.instances[admission.raft_id] = admission.instance\n",
+        "    del seen\n",
+        "topology",
+    ),
+    PlantedBug(
+        "a lease counted from receipt",
+        "topology/leases.py",
+        "        until_s = sent_s + grant.lease_ms / 1000\n",
+        "        until_s = now_s + grant.lease_ms / 1000\n",
+        "topology",
+    ),
+    PlantedBug(
+        "a barrier that skips without fencing",
+        "topology/barriers.py",
+        "        if self._skipped and not self._fenced:\n",
+        "        if False:\n",
+        "topology",
+    ),
+    PlantedBug(
+        "orders of a stale term obeyed",
+        "node/barriers.py",
+        "        if term < known:\n",
+        "        if False:\n",
+        "topology",
+    ),
+    PlantedBug(
+        "the incarnation not raised",
+        "topology/grades.py",
+        "        target = Standing(grade, grades.target.incarnation + 1)\n",
+        "        target = Standing(grade, grades.target.incarnation)\n",
+        "topology",
+    ),
 )
 
 
@@ -140,13 +191,13 @@ def plant(bug: PlantedBug, package: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def hunt(bug: PlantedBug, *, seeds: int = SEEDS, scenario: str = "chaos", timeout_s: float = 1200) -> dict[str, object]:
+def hunt(bug: PlantedBug, *, seeds: int = SEEDS, timeout_s: float = 1200) -> dict[str, object]:
     """Run seeds on a copy of the package with the bug in it until one fails; the report of `trimtab sim --json`."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         package = Path(folder) / "trimtab"
         shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
         plant(bug, package)
-        command = [sys.executable, "-m", "trimtab", "sim", "--seeds", f"0:{seeds}", "--scenario", scenario]
+        command = [sys.executable, "-m", "trimtab", "sim", "--seeds", f"0:{seeds}", "--scenario", bug.scenario]
         done = subprocess.run(
             [*command, "--fail-fast", "--json"],
             env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},

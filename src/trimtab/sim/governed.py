@@ -137,18 +137,21 @@ class GovernedCluster:
 
     # -- failpoints ------------------------------------------------------------------------------------------------
 
-    def kill_at(self, place: str, who: Machine | None = None, *, times: int = 1) -> None:
-        """Kill whoever (or one machine when it) comes to a failpoint, so many times. Disarm when the run is over."""
-        left = times
+    def kill_at(self, place: str, who: Machine | None = None) -> list[Machine]:
+        """Kill whoever (or one machine, when it) first comes to a failpoint; who that was is in the list, then.
+
+        Failpoints are the process's own: disarm them when the run is over.
+        """
+        fallen: list[Machine] = []
 
         def fall(name: str, instance_id: str) -> None:
-            nonlocal left
             machine = self.of_instance(instance_id)
-            if left and machine.alive and (who is None or machine is who):
-                left -= 1
+            if not fallen and machine.alive and (who is None or machine is who):
+                fallen.append(machine)
                 machine.fall_at_failpoint(name)
 
         failpoints.arm(place, fall)
+        return fallen
 
     # -- watching --------------------------------------------------------------------------------------------------
 

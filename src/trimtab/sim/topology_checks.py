@@ -140,15 +140,32 @@ class TopologyChecks:
                     f"a barrier at version {version} was passed while a request of version {oldest} is open on "
                     f"{machine.name}, which counts as up"
                 )
-        for waiting in self._asked.values():
+        for pipe, waiting in self._asked.items():
             for asked in waiting.values():
                 router = asked.router
-                if router is None or not 0 < asked.version < version or asked.outlawed:
+                if router is None or asked.version >= version or asked.outlawed:
                     continue
                 if not router.alive or router.process.lives != asked.life:
                     asked.outlawed = f"its router {router.name} had died"
                 elif router.instance is not None and self.committed.down(router.instance.raft_id):
                     asked.outlawed = f"its router {router.name} was down"
+                if asked.outlawed:
+                    self._must_refuse(pipe, asked, version)
+
+    def _must_refuse(self, pipe: Pipe, asked: _Asked, version: int) -> None:
+        """A request that nobody waited for may still get to its replica, which must know the fence by now."""
+        replica, loop = pipe.source.loop.process.owner, pipe.source.loop
+        if replica is None or loop.dead or pipe.source.lost or replica.instance is None:
+            return
+        control = replica.instance.control
+        if control is None or self.committed.down(replica.instance.raft_id):
+            return
+        if control.view.fence <= asked.version:
+            raise Violation(
+                f"a barrier at version {version} was passed, and {asked.outlawed}, but nothing keeps {replica.name} "
+                f"from answering what that had stamped with version {asked.version}",
+                f"its fence is at {control.view.fence}, the committed one at {self.committed.fence}",
+            )
 
     # -- events ----------------------------------------------------------------------------------------------------
 
