@@ -12,6 +12,7 @@ from benchmarks import processes
 from benchmarks.load import BenchmarkFailed
 
 START_TIMEOUT_S = 30
+MEMBERS = 3
 
 
 class TrimtabCluster:
@@ -29,31 +30,41 @@ class TrimtabCluster:
         self._addresses: list[str] = []
 
     def start(self) -> None:
-        self._addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(3)]
+        # As `local` lays them out: every instance has a few ports above the one it listens on.
+        from trimtab.playground.ports import SPACING, free_base
+
+        base = free_base(MEMBERS)
+        self._addresses = [f"127.0.0.1:{base + n * SPACING}" for n in range(MEMBERS)]
         peers = [argument for address in self._addresses for argument in ("--peer", address)]
         for n, address in enumerate(self._addresses, start=1):
             command = [str(self.python), "-m", "trimtab", "run", "--instance-id", f"i{n}", "--listen", address]
-            command += [*peers, "--data-dir", str(self._folder / f"trimtab-{n}")]
+            command += [*peers, "--data-dir", str(self._folder / f"trimtab-{n}"), "--failure-domain", f"host=h{n}"]
             self._members.append(processes.start(command, self._folder / f"trimtab-{n}.log"))
-        asyncio.run(self._wait_until_it_serves())
+        asyncio.run(self._wait_until_all_vote())
 
-    async def _wait_until_it_serves(self) -> None:
+    async def _wait_until_all_vote(self) -> None:
+        """A put must be on two of three disks: before all of them vote, less would be measured."""
         from trimtab.client.errors import Error
         from trimtab.client.metastore import MetastoreClient
 
         deadline = time.monotonic() + START_TIMEOUT_S
+        why = ""
         while True:
             try:
                 client = await MetastoreClient.connect(self._addresses)
                 try:
-                    await client.put(b"bench/started", b"yes")
+                    voters = sum(member.voter for member in (await client.status()).members)
+                    if voters == MEMBERS:
+                        await client.put(b"bench/started", b"yes")
+                        return
+                    why = f"{voters} of {MEMBERS} members vote"
                 finally:
                     await client.close()
-                return
             except Error as error:
-                if time.monotonic() > deadline or any(member.poll() is not None for member in self._members):
-                    raise BenchmarkFailed(f"Trimtab did not start: {error} (logs in {self._folder})") from error
-                await asyncio.sleep(0.1)
+                why = str(error)
+            if time.monotonic() > deadline or any(member.poll() is not None for member in self._members):
+                raise BenchmarkFailed(f"Trimtab did not start: {why} (logs in {self._folder})")
+            await asyncio.sleep(0.1)
 
     def endpoints(self) -> list[str]:
         return self._addresses  # the client finds the leader
