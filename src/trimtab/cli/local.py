@@ -62,7 +62,7 @@ def _failures() -> Iterator[None]:
 
 
 def up(
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="How many instances; default 3.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100, help="How many instances; default 3.")] = None,
     directory: DirOption = None,
     base_port: Annotated[
         int | None, typer.Option("--base-port", min=1, max=65_535, help="The port of i1; default 3301.")
@@ -96,9 +96,9 @@ def up(
     if as_json:
         print(json.dumps(cluster.as_json(changed)))
     else:
-        names = ", ".join(cluster.running())
-        done = f"{names} are Online after {seconds:.1f} s" if not no_wait else f"{names} are starting"
-        print(f"{done}; in {cluster.directory}." if changed else f"{names} run already, in {cluster.directory}.")
+        there = cluster.running()
+        done = _arrived(there, seconds, no_wait) if changed else f"{', '.join(there)}: running already."
+        print(f"{done[:-1]}; in {cluster.directory}.")
         print("`trimtab status` shows the cluster, `trimtab local down` stops it.")
     return 0
 
@@ -120,7 +120,7 @@ def _check_same(cluster: LocalCluster, nodes: int | None, base_port: int | None)
 
 
 def add(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=100, help="How many.")] = 1,
     replace: Annotated[str, typer.Option("--replace", metavar="ID", help="The dead instance it replaces.")] = "",
     directory: DirOption = None,
     timeout: WaitOption = 60.0,
@@ -136,7 +136,7 @@ def add(
         started = cluster.add(nodes, replace)
         if not no_wait:
             _await_online(cluster, started, timeout)
-    _report(cluster, list(started), as_json, _arrived(started, began, no_wait))
+    _report(cluster, list(started), as_json, _arrived(started, time.monotonic() - began, no_wait))
     return 0
 
 
@@ -154,15 +154,13 @@ def start(
         started = cluster.start(list(dict.fromkeys(instance_ids)))
         if not no_wait:
             _await_online(cluster, started, timeout)
-    _report(cluster, list(started), as_json, _arrived(started, began, no_wait))
+    _report(cluster, list(started), as_json, _arrived(started, time.monotonic() - began, no_wait))
     return 0
 
 
-def _arrived(started: dict[str, Known], began: float, no_wait: bool) -> str:
-    names, many = ", ".join(started), len(started) > 1
-    if no_wait:
-        return f"{names} {'are' if many else 'is'} starting."
-    return f"{names} {'are' if many else 'is'} Online after {time.monotonic() - began:.1f} s."
+def _arrived(started: dict[str, Known], seconds: float, no_wait: bool) -> str:
+    names = f"{', '.join(started)} {'is' if len(started) == 1 else 'are'}"
+    return f"{names} starting." if no_wait else f"{names} Online after {seconds:.1f} s."
 
 
 def kill(instance_ids: IdsArgument, directory: DirOption = None, as_json: JsonOption = False) -> int:
@@ -172,7 +170,7 @@ def kill(instance_ids: IdsArgument, directory: DirOption = None, as_json: JsonOp
     with _failures():
         cluster.kill(wanted)
     names = ", ".join(wanted)
-    _report(cluster, wanted, as_json, f"{names} killed; `trimtab local start {' '.join(wanted)}` brings back.")
+    _report(cluster, wanted, as_json, f"{names} killed; `trimtab local start {' '.join(wanted)}` brings them back.")
     return 0
 
 

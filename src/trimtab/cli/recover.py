@@ -7,7 +7,6 @@ more in its log.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,8 @@ from trimtab.cli.errors import CommandFailed, WrongUsage
 if TYPE_CHECKING:
     from trimtab.node.recovery import Recovered, Survey
 
-_ASK_S = 1.0
+# Long enough for a busy member: whoever does not answer counts as lost.
+_ASK_S = 2.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,6 +39,8 @@ def recover(
     as_json: JsonOption = False,
 ) -> int:
     """Recover a cluster that lost its majority for good, from the survivor with the highest log."""
+    import asyncio
+
     from trimtab.node.data_directory import DataDirectory, DirectoryRefused
     from trimtab.node.settings import SettingsError
     from trimtab.storage.port import StorageError
@@ -59,14 +61,14 @@ def recover(
 
 async def _recover(data_dir: Path, compare: list[Path], confirm: str, as_json: bool) -> int:
     found = await _survey(data_dir)
+    if confirm not in ("", found.identity.cluster_id):
+        raise WrongUsage(f"--confirm must name the cluster, which is {found.identity.cluster_id!r}, not {confirm!r}.")
     others = {path: await _survey(path) for path in compare}
     answering = await _who_answers(found)
     _refuse_harm(found, others, answering)
     if not confirm:
         _show(found, data_dir, as_json)
         return 0
-    if confirm != found.identity.cluster_id:
-        raise WrongUsage(f"--confirm must name the cluster, which is {found.identity.cluster_id!r}, not {confirm!r}.")
     done = await _carry_out(data_dir)
     _show_done(found, done, as_json)
     return 0
@@ -100,6 +102,8 @@ async def _carry_out(path: Path) -> Recovered:
 
 async def _who_answers(found: Survey) -> dict[int, Any]:
     """The status of every other member of this very cluster that answers, by raft id."""
+    import asyncio
+
     others = {
         raft_id: address
         for raft_id, (_, address) in found.instances.items()

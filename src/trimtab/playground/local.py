@@ -125,7 +125,7 @@ class LocalCluster:
 
     def add(self, nodes: int = 1, replaces: str = "") -> dict[str, Known]:
         """Start further instances; they ask those that run to be let in."""
-        with locked(self.directory, "add", wait_s=_LOCK_WAIT_S):
+        with self._changing("add"):
             record = self.record()
             running = self.addresses()
             if not running:
@@ -143,12 +143,12 @@ class LocalCluster:
 
     def start(self, instance_ids: Sequence[str]) -> dict[str, Known]:
         """Start instances that were stopped or killed."""
-        with locked(self.directory, "start", wait_s=_LOCK_WAIT_S):
+        with self._changing("start"):
             return self._start(instance_ids, skip_running=False)
 
     def kill(self, instance_ids: Sequence[str]) -> None:
         """SIGKILL of all their processes; returns when they are gone."""
-        with locked(self.directory, "kill", wait_s=_LOCK_WAIT_S):
+        with self._changing("kill"):
             found = self._running_of(instance_ids)
             for instance_id, supervisor in found.items():
                 members.kill(supervisor, instance_id)
@@ -156,15 +156,14 @@ class LocalCluster:
 
     def stop(self, instance_ids: Sequence[str]) -> list[str]:
         """SIGTERM; returns when they are gone: those that had to be killed after all."""
-        with locked(self.directory, "stop", wait_s=_LOCK_WAIT_S):
+        with self._changing("stop"):
             forced = self._stop(self._running_of(instance_ids))
             self._note_ended(instance_ids)
             return forced
 
     def down(self, *, purge: bool = False) -> tuple[list[str], list[str]]:
         """Stop whatever runs, and (`purge`) delete everything: those that ran, and those that had to be killed."""
-        self.record()
-        with locked(self.directory, "down", wait_s=_LOCK_WAIT_S):
+        with self._changing("down"):
             running = self.running()
             forced = self._stop(running)
             self._note_ended([each.instance_id for each in self.record().instances])
@@ -179,6 +178,13 @@ class LocalCluster:
         save(self.directory, record.with_instances(gone))
 
     # How
+
+    @contextlib.contextmanager
+    def _changing(self, purpose: str) -> Iterator[None]:
+        """Hold the lock for a change of a cluster that is there; nothing is made where there is none."""
+        self.record()
+        with locked(self.directory, purpose, wait_s=_LOCK_WAIT_S):
+            yield
 
     def _extended(self, record: LocalRecord, nodes: int, *, seeds: list[str], replaces: str) -> LocalRecord:
         """The record with more instances. Without seeds they found a cluster, and the first of them are the seeds."""

@@ -4,14 +4,18 @@ import dataclasses
 
 import pytest
 
-from trimtab.playground.demo import WAIT_S, Outcome, Writing
+from trimtab.playground.demo import Outcome
+from trimtab.playground.writing import WAIT_S, Writing
 
 GOOD = Outcome(
     acknowledged=100,
     unknown=0,
     lost=0,
     doubled=0,
+    formed_ms=3000,
     interruption_ms=150,
+    marked_offline_ms=6000,
+    returned_ms=1500,
     killed="i1",
     leader_before="i1",
     leader_after="i2",

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from tests.unit.cli.operator import MadeUp, Operator
+from tests.unit.client.views import instance, view
+
+from trimtab.cli.status import ago, natural
+from trimtab.client.errors import Timeout, Unavailable
+from trimtab.topology.grades import Grade
+from trimtab.topology.states import NodeState
+
+GONE = instance(4, Grade.EXPELLED, Grade.EXPELLED, state=NodeState.LEFT, voter=False, heard_ms=None, reason="old")
+
+
+def test_the_cluster_is_understood_at_once(operator: Operator) -> None:
+    code, out, _ = operator(
+        MadeUp(view(instance(1), instance(2, heard_ms=250), instance(10, voter=False), GONE)), "status"
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert out.startswith("All is well: 3 instances Online, i1 leads.\n")
+    assert "cluster shop, leader i1, topology version 12, term 3" in out
+    assert ["i1", "10.0.0.1:3301", "host=h1", "normal", "Online", "★", "leader", "now"] in lines
+    assert ["i2", "10.0.0.2:3301", "host=h2", "normal", "Online", "voter", "0.2", "s", "ago"] in lines
+    assert lines[-1][0] == "i10" and lines[-1][5] == "learner"
+    assert "i4" not in out
+
+
+def test_who_has_left_is_shown_on_demand(operator: Operator) -> None:
+    _, out, _ = operator(MadeUp(view(instance(1), GONE)), "status", "--all")
+    assert "left" in out and "Expelled" in out
+
+
+def test_a_grade_on_its_way_shows_where_to(operator: Operator) -> None:
+    climbing = instance(2, Grade.RAFT_SYNCED, Grade.ONLINE, reason="it came back")
+    _, out, _ = operator(MadeUp(view(instance(1), climbing)), "status")
+    assert "RaftSynced → Online" in out and "it came back" in out
+
+
+def test_scripts_get_the_shape_they_rely_on(operator: Operator) -> None:
+    shown = operator.json(MadeUp(view()), "status")
+    assert (shown["cluster_id"], shown["leader"], shown["topology_version"]) == ("shop", "i1", 12)
+    wanted = {"instance_id", "raft_id", "address", "failure_domain", "state", "current_grade", "target_grade"}
+    wanted |= {"incarnation", "voter", "weight", "tablets", "bytes"}
+    assert wanted <= shown["instances"][0].keys()
+    assert (shown["verdict"], shown["stale"]) == ("well", False)
+
+
+def test_without_a_majority_it_shows_what_who_answers_last_knew(operator: Operator) -> None:
+    cluster = MadeUp(Timeout("no majority"))
+    cluster.surveyed = {"127.0.0.1:1": view(revision=5, asked=1), "10.0.0.2:3301": view(revision=9, asked=2)}
+    cluster.addresses = ["127.0.0.1:1"]
+    code, out, _ = operator(cluster, "status")
+    assert code == 0
+    assert out.startswith("No majority: 1 of 3 voters answer")
+    assert "as i2 last knew it, not confirmed by a majority" in out
+    assert "leader none" in out and "no answer" in out
+    shown = operator.json(cluster, "status")
+    assert shown["stale"] and shown["verdict"] == "stopped"
+
+
+def test_when_nobody_answers_it_says_whom_it_asked(operator: Operator) -> None:
+    code, out, err = operator(MadeUp(Unavailable("nothing was executed")), "status", "--timeout", "1")
+    assert (code, out) == (1, "")
+    assert "no member of a cluster answers at 127.0.0.1:1 (asked for 1 s)" in err and "nobody answers" in err
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0, "0.0 s ago"), (60_000, "60 s ago"), (600_000, "10 min ago")])
+def test_how_long_ago_is_short(ms: int, text: str) -> None:
+    assert ago(ms) == text
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    assert sorted(["i10", "i2", "a", "i1"], key=natural) == ["a", "i1", "i2", "i10"]
