@@ -12,7 +12,7 @@ from trimtab.client.errors import Error
 from trimtab.client.metastore import MetastoreClient
 from trimtab.node import recovery
 from trimtab.node.settings import Limits, SettingsError, Timing
-from trimtab.sim.cluster import SimCluster
+from trimtab.sim.cluster import GENESIS, SimCluster
 from trimtab.sim.plan import draw
 from trimtab.sim.world import World
 from trimtab.storage.model import ModelDisk
@@ -169,6 +169,9 @@ def test_a_recovery_that_is_interrupted_is_run_again(ruin: Ruin, writes_before_t
 
     ruin.operator(2, cut_short)
     ruin.cluster.members[2].disk.died(power=True)
+    found = ruin.operator(2, recovery.survey)
+    assert found.identity.recovering, "nobody may start what is half done"
+    assert found.genesis == GENESIS, "it is the old members that must not be there"
     ruin.recover(2)
     ruin.start(2)
     assert ruin.ask(lambda client: client.get(b"w"), 2).value == b"1"

@@ -45,6 +45,7 @@ class Identity(msgspec.Struct, frozen=True):
     `genesis` is the uuid of the cluster, empty until it is known. `founders` are those whom the cluster began with,
     known to them alone. `contacts` is where the members were when this one came in, each as of a commit index.
     `settled` says that it has had its place in the cluster: if it is put out after that, it does not try again.
+    `recovering` is the old genesis while an operator's recovery of the cluster from this directory is unfinished.
     """
 
     format: int
@@ -58,6 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
     founders: dict[int, str] = {}
     contacts: list[Address] = []
     settled: bool = False
+    recovering: str = ""
 
     @property
     def founder(self) -> bool:
@@ -107,7 +109,11 @@ def store(disk: Disk, identity: Identity) -> Identity:
 
 
 def check(identity: Identity, settings: Settings) -> None:
-    """SettingsError: the directory is not that of the instance that is being started."""
+    """SettingsError: the directory is not that of the instance that is being started, or not fit to be started."""
+    if identity.recovering:
+        raise SettingsError(
+            "a recovery of the cluster from this data directory was interrupted; run `trimtab recover` again first"
+        )
     for what, found, told, flag in (
         ("cluster", identity.cluster_id, settings.cluster_id, "--cluster-id"),
         ("instance", identity.instance_id, settings.instance_id, "--instance-id"),

@@ -10,10 +10,12 @@ others are marked `left`, requests under way are cancelled. They, or others, joi
 
 Steps, each durable before the next; whatever a crash interrupts, `recover` is simply run again:
 
-1. instance.json gets the new genesis: the old members are strangers from here on.
+1. instance.json gets the new genesis: the old members are strangers from here on. It also says that the recovery is
+   under way, so that nobody starts what is half done.
 2. The log's end counts as committed, and is applied.
 3. Entries of a new term are added and count as committed: changes of the members until only this one is left, and a
    command that says so in the cluster's records.
+4. instance.json says that it is done.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from trimtab.metastore import commands
 from trimtab.node import identity as identities
+from trimtab.node.acquaintances import Acquaintances
 from trimtab.node.founding import CLUSTER_GROUP, FOUNDING_INDEX, METASTORE, synced
 from trimtab.node.identity import LOG, Identity, Phase
 from trimtab.node.metastore_machine import MetastoreMachine
@@ -65,6 +69,7 @@ from trimtab.topology.states import NodeState
 from trimtab.topology.view import View
 
 _PAGE_BYTES = 4 << 20
+_BATCH_OPERATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,13 @@ class Survey:
 
     @property
     def sole_voter(self) -> bool:
-        return self.voters == (self.identity.raft_id,)
+        """Whether it needs nobody else already."""
+        return self.voters == (self.identity.raft_id,) and not self.identity.recovering
+
+    @property
+    def genesis(self) -> str:
+        """That of the cluster as the others know it: an interrupted recovery has changed the one here."""
+        return self.identity.recovering or self.identity.genesis
 
     @property
     def position(self) -> tuple[int, int]:
@@ -118,6 +129,10 @@ class _Survivor:
         self.group: GroupLog = self.log.group(CLUSTER_GROUP)
         self.machine = MetastoreMachine(disk, METASTORE, Limits(), asyncio.get_running_loop().call_soon)
         self.machine.recover(self.group.snapshot_metadata, FOUNDING_INDEX)
+        mine = self.view().instances.get(identity.raft_id)
+        if identity.raft_id in Acquaintances(disk).removed or (mine is not None and mine.left):
+            self.close()
+            raise SettingsError(f"{identity.instance_id} has left the cluster, so it is no survivor; choose another")
 
     def configuration(self) -> Tracker:
         """The members as of the end of the log, whether that is committed or not."""
@@ -183,8 +198,12 @@ async def recover(disk: Disk, rng: random.Random, now_ms: int) -> Recovered:
 
 async def _recover(survivor: _Survivor, rng: random.Random, now_ms: int) -> Recovered:
     raft_id, group, log = survivor.identity.raft_id, survivor.group, survivor.log
-    identity = msgspec.structs.replace(survivor.identity, genesis=identities.fresh_id(rng), contacts=[], founders={})
-    identities.store(survivor.disk, identity)
+    identity = survivor.identity
+    if not identity.recovering:
+        identity = msgspec.structs.replace(
+            identity, genesis=identities.fresh_id(rng), recovering=identity.genesis, contacts=[], founders={}
+        )
+        identities.store(survivor.disk, identity)
 
     config = survivor.configuration()
     hard_state = group.hard_state
@@ -201,8 +220,7 @@ async def _recover(survivor: _Survivor, rng: random.Random, now_ms: int) -> Reco
     operations: list[commands.Operation] = [commands.Put(key, value) for key, value in puts.items()]
     if view.transition is not None:
         operations.append(commands.Delete(TRANSITION_KEY))
-    command = commands.Command(b"", commands.Actions(tuple(operations)))
-    data = [(EntryType.NORMAL, commands.stamp(commands.encode(command), now_ms))]
+    data = [(EntryType.NORMAL, _command(batch, now_ms)) for batch in _batches(operations)]
     data += [encode_conf_change(change) for change in _changes_to_sole(config, raft_id)]
     first = group.last_index() + 1
     entries = [Entry(term=term, index=first + place, type=kind, data=body) for place, (kind, body) in enumerate(data)]
@@ -213,7 +231,18 @@ async def _recover(survivor: _Survivor, rng: random.Random, now_ms: int) -> Reco
     )
     log.write()
     await synced(log)
+    identities.store(survivor.disk, msgspec.structs.replace(identity, recovering=""))
     return Recovered(identity.genesis, raft_id, uncommitted, left, cancelled)
+
+
+def _batches(operations: list[commands.Operation]) -> Iterator[list[commands.Operation]]:
+    """Slices that are far from the limits of a command, however many instances there were."""
+    for start in range(0, len(operations), _BATCH_OPERATIONS):
+        yield operations[start : start + _BATCH_OPERATIONS]
+
+
+def _command(operations: list[commands.Operation], now_ms: int) -> bytes:
+    return commands.stamp(commands.encode(commands.Command(b"", commands.Actions(tuple(operations)))), now_ms)
 
 
 def _impossible(error: BaseException) -> None:

@@ -93,3 +93,10 @@ def test_a_log_without_an_identity_belongs_to_nobody() -> None:
     disk.open("log", wal=True)
     with pytest.raises(Corrupt, match="unknown whose data this is"):
         begin(disk)
+
+
+def test_a_directory_whose_recovery_was_interrupted_is_not_started() -> None:
+    disk = empty_disk()
+    identities.store(disk, Identity(FORMAT, "c", "i1", "u", Phase.MEMBER, raft_id=1, genesis="new", recovering="old"))
+    with pytest.raises(SettingsError, match="run `trimtab recover` again"):
+        begin(disk)
