@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
+from tests.sim.forming import Forming
 
 from trimtab.client.metastore import MetastoreClient
+from trimtab.metastore import requests
+from trimtab.metastore.requests import MembersChange, MembersRequest
+from trimtab.net.errors import RpcError
 from trimtab.node import identity as identities
+from trimtab.node.errors import Expelled, JoinExpired
+from trimtab.node.identity import Identity, Phase
 from trimtab.node.instance import Instance
 from trimtab.node.members import MAX_ADDRESSES
 from trimtab.node.settings import Limits, Timing
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.plan import draw
-from trimtab.sim.world import World
+from trimtab.sim.world import SimulationFailure, World
+from trimtab.topology import protocol
 from trimtab.topology.records import instance_key
 
 KEEP_S = 12
@@ -119,3 +127,78 @@ def test_a_metastore_at_rest_writes_nothing_to_its_log(alone: Alone) -> None:
     before = instance.machine.applied_index
     alone.world.run(alone.world.now + 3 * KEEP_S)
     assert instance.machine.applied_index == before
+
+
+def identity_of(alone: Alone) -> Identity:
+    found = identities.load(alone.member.disk.model)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("changed", [{}, {"founders": {}, "settled": True}])
+def test_a_member_whose_log_is_gone_does_not_begin_a_new_one(alone: Alone, changed: dict[str, Any]) -> None:
+    """Its votes were in it."""
+    alone.start()
+    alone.cluster.kill(alone.member, True)
+    identities.store(alone.member.disk.model, msgspec.structs.replace(identity_of(alone), **changed))
+    alone.member.disk.model.remove("log")
+    alone.cluster.start(alone.member)
+    with pytest.raises(SimulationFailure, match="its votes are lost"):
+        alone.world.run(alone.world.now + 2)
+
+
+def test_an_instance_that_is_no_member_yet_can_not_be_one(alone: Alone) -> None:
+    alone.start()
+    alone.cluster.kill(alone.member, True)
+    for phase in (Phase.NEW, Phase.BOOT, Phase.JOIN):
+        instance = Instance(
+            alone.member.settings,
+            msgspec.structs.replace(identity_of(alone), phase=phase, raft_id=0),
+            disk=alone.member.disk.model,
+            rng=alone.world.rng("other"),
+            wall_ms=alone.client.wall_ms,
+            boot_s=alone.client.boot_s,
+        )
+        with pytest.raises(ValueError, match="is no member yet"):
+            alone.world.run_until_done(alone.client.spawn(instance.start()), alone.world.now + 1)
+
+
+def test_where_a_governor_decides_nobody_changes_the_members_by_hand() -> None:
+    with World(1) as world:
+        forming = Forming(world, 1)
+        forming.start()
+        forming.until(forming.all_online, 20, "one instance Online")
+        asked = requests.encode(MembersRequest([(MembersChange.DEMOTE, 1)]))
+        refused = forming.ask("i1", requests.MEMBERS, asked)
+        assert isinstance(refused, RpcError) and "the governor decides" in refused.text
+
+
+def test_a_decision_that_is_told_again_to_a_member_is_acknowledged_again() -> None:
+    with World(1) as world:
+        forming = Forming(world, 1)
+        forming.start()
+        forming.until(forming.all_online, 20, "one instance Online")
+        instance = forming.machines["i1"].instance
+        assert instance is not None
+        mine = protocol.JoinResponse(instance.data_id, "n", True, raft_id=1, term=9)
+        assert forming.ask("i1", protocol.JOIN_RESPONSE, protocol.encode(mine)) == b""
+        others = msgspec.structs.replace(mine, uuid="another")
+        refused = forming.ask("i1", protocol.JOIN_RESPONSE, protocol.encode(others))
+        assert isinstance(refused, RpcError) and refused.code == "not_asked"
+
+
+@pytest.mark.parametrize(("settled", "ends"), [(True, Expelled), (False, JoinExpired)])
+def test_who_is_put_out_ends_for_good_unless_it_never_had_a_place(settled: bool, ends: type[Exception]) -> None:
+    with World(1) as world:
+        forming = Forming(world, 1)
+        forming.start()
+        forming.until(forming.all_online, 20, "one instance Online")
+        instance = forming.machines["i1"].instance
+        loop = forming.machines["i1"].process.loop
+        assert instance is not None and instance.identity.settled and loop is not None
+        instance.identity = msgspec.structs.replace(instance.identity, settled=settled)
+        failures: list[BaseException] = []
+        instance.fail = failures.append  # type: ignore[method-assign, assignment]
+        loop.call_soon(instance.end_for_good, "somebody said so")
+        world.run(world.now + 0.1)
+        assert [type(each) for each in failures] == [ends]
