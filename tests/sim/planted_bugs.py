@@ -141,10 +141,10 @@ BUGS = (
         "topology",
     ),
     PlantedBug(
-        "a raft id given twice",
-        "governor/joins.py",
-        "    seen.instances[admission.raft_id] = admission.instance\n",
-        "    del seen\n",
+        "a raft id used again",
+        "topology/view.py",
+        "        return max(self.instances, default=0) + 1\n",
+        "        return max(self.members(), default=0) + 1\n",
         "topology",
     ),
     PlantedBug(
