@@ -115,7 +115,7 @@ async def _who_answers(found: Survey) -> dict[int, Any]:
         for raft_id, status in zip(others, answers, strict=True)
         if status is not None
         and status.raft_id == raft_id
-        and status.genesis == found.identity.genesis
+        and status.genesis == found.genesis
         and not status.removed
     }
 
@@ -154,7 +154,7 @@ def _refuse_harm(found: Survey, others: dict[Path, Survey], answering: dict[int,
                 "its directory."
             )
     for path, other in others.items():
-        if other.identity.genesis != found.identity.genesis:
+        if other.genesis != found.genesis:
             raise CommandFailed(f"{path} is of another cluster ({other.identity.cluster_id!r}); it can't be compared.")
         if other.position > found.position:
             raise CommandFailed(
