@@ -101,10 +101,6 @@ def run(
     offline_after_ms: Annotated[
         int, typer.Option("--offline-after-ms", min=200, help="Silence after which an instance is marked Offline.")
     ] = _TIMING.offline_after_ms,
-    heal_after_ms: Annotated[
-        int,
-        typer.Option("--heal-after-ms", min=0, help="Time Offline after which its data is made anew."),
-    ] = _TIMING.heal_after_ms,
 ) -> int:
     """Run one instance of the cluster in the foreground."""
     try:
@@ -122,7 +118,6 @@ def run(
                 lease_ms=lease_ms,
                 lease_heartbeat_ms=lease_ms // _HEARTBEATS_PER_LEASE,
                 offline_after_ms=offline_after_ms,
-                heal_after_ms=heal_after_ms,
             ),
             limits=Limits(disk_reserve_bytes=disk_reserve_mb << 20, frame_bytes=message_limit_kb << 10),
             failure_domain=_failure_domain(failure_domain or ()),

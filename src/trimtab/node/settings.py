@@ -45,7 +45,6 @@ class Timing:
     lease_heartbeat_ms: int = 500
     offline_after_ms: int = 6_000
     stall_after_ms: int = 30_000
-    heal_after_ms: int = 600_000
     discover_every_ms: int = 200
     join_every_ms: int = 1_000
     handshake_timeout_ms: int = 2_000
