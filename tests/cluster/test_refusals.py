@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,3 +46,23 @@ def test_whoever_does_not_belong_is_told_why_and_ends(
         assert await cluster.is_now(1, Grade.ONLINE)
 
     run(story())
+
+
+def test_the_last_member_is_not_expelled_and_a_stranger_is_not_found(
+    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(1)])
+
+    def expel(name: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "trimtab", "expel", name, "--peer", cluster.listen[1]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    cluster.start(1)
+    run(cluster.online())
+    code, said = expel("i1")
+    assert code == 1 and "i1 is the last" in said
+    code, said = expel("i9")
+    assert code == 1 and "i9" in said
+    assert run(cluster.is_now(1, Grade.ONLINE)) and run(cluster.view()).requests == []
