@@ -205,10 +205,9 @@ class ClusterControl:
         return handlers
 
     def start(self) -> None:
-        """Begin: announce this instance, send heartbeats, govern if it leads."""
+        """Begin: announce this instance, then send heartbeats; govern if it leads."""
         self._group.on_applied = self._applied
         self._instance.watching.on_change.append(self._view_changed)
-        self.heartbeats.start(self._instance.rng.random() * self._instance.settings.timing.lease_heartbeat_ms / 1000)
         self.standing.start()
         self.standing.changed()
         self._look_at_office()
@@ -353,9 +352,14 @@ class ClusterControl:
             settings.address,
             settings.http_address,
             trimtab.__version__,
+            lease_ms=settings.timing.lease_ms,
+            election_max_ms=settings.timing.election_max_ms,
         )
         body = await self.calls.ask(instance.raft_id, protocol.UPDATE, protocol.encode(request), timeout_s)
-        return protocol.decode_update_reply(body).grades.target.incarnation
+        incarnation = protocol.decode_update_reply(body).grades.target.incarnation
+        if target is Grade.ONLINE:
+            self.heartbeats.start(instance.rng.random() * settings.timing.lease_heartbeat_ms / 1000)
+        return incarnation
 
     async def _send_answer(self, address: str, response: JoinResponse, timeout_s: float) -> None:
         instance = self._instance

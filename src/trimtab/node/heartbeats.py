@@ -1,7 +1,11 @@
 """Heartbeats to the leader, which renew this instance's lease.
 
-One every `every_s`, and one at once when there is another leader. The time of sending is taken before the heartbeat is
-handed to the network, and the lease counts from there (`topology.leases`).
+One every `every_s`, oftener where the leader's leases are shorter than one's own setting, and one at once when there
+is another leader. The time of sending is taken before the heartbeat is handed to the network, and the lease counts from
+there (`topology.leases`).
+
+The first one is sent when the cluster has taken note of this life. Before that it holds no lease, because its row may
+have the settings of an earlier life; and who is never taken note of is not kept Online by saying nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from trimtab.node.group import Group
 from trimtab.node.links import Link
 from trimtab.node.presence import Granted
 from trimtab.topology import protocol
-from trimtab.topology.leases import LeaseHolder
+from trimtab.topology.leases import HEARTBEATS_PER_LEASE, LeaseHolder
 from trimtab.topology.protocol import Grant, Heartbeat
 from trimtab.topology.view import View
 
@@ -46,14 +50,19 @@ class Heartbeats:
         self._holder = holder
         self._clock_s = clock_s
         self._at_own_desk = at_own_desk
-        self._every_s = every_s
+        self._own_every_s = self._every_s = every_s
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, first_s: float) -> None:
-        """Begin after `first_s`, which differs from instance to instance, so that they don't beat in step."""
-        self._timer = self._loop.call_later(first_s, self._again)
+        """Send one now, then from `first_s` on, which differs from instance to instance: they don't beat in step.
+
+        Started already: only send one now.
+        """
+        if self._timer is None:
+            self._timer = self._loop.call_later(first_s, self._again)
+        self.beat()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -66,6 +75,8 @@ class Heartbeats:
 
     def beat(self) -> None:
         """Send one to whoever leads, if anybody is known to."""
+        if self._timer is None and not self._holder.surrendered:
+            return
         raft = self._group.raw.raft
         leader = raft.lead
         link = self._links.get(leader)
@@ -102,3 +113,5 @@ class Heartbeats:
 
     def _granted(self, grant: Grant) -> None:
         self._holder.granted(grant, self._clock_s())
+        if grant.lease_ms:
+            self._every_s = min(self._own_every_s, grant.lease_ms / 1000 / HEARTBEATS_PER_LEASE)

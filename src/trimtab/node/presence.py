@@ -19,7 +19,7 @@ from trimtab.node.errors import NotLeader
 from trimtab.node.group import Group
 from trimtab.node.office import Office
 from trimtab.topology import protocol
-from trimtab.topology.leases import Presence, grant_for
+from trimtab.topology.leases import Presence, confirmed_within_ms, grant_for
 from trimtab.topology.protocol import Grant, Heartbeat
 from trimtab.topology.records import InstanceRecord
 from trimtab.topology.view import View
@@ -59,7 +59,7 @@ class HeartbeatDesk:
         self._spoke_s: dict[int, float] = {}  # when an instance last spoke for itself, otherwise than by a heartbeat
 
     def took_office(self) -> None:
-        self._presence.took_office(self._clock_s())
+        self._presence.took_office(self._clock_s(), self._view.instances)
         self._spoke_s.clear()
 
     # Heartbeats
@@ -83,12 +83,14 @@ class HeartbeatDesk:
             self._presence.heard(beat, commit, now_s)
             if was_silent or not record.grades.settled:
                 self._news()
-        self._office.confirm(self._election_ms / 2, lambda _error: self._grant(beat, granted))
+        within_ms = confirmed_within_ms(record, self._election_ms)
+        self._office.confirm(within_ms / 2, lambda _error: self._grant(beat, granted))
 
     def _grant(self, beat: Heartbeat, granted: Granted) -> None:
         raft = self._group.raw.raft
-        confirmed = self._office.leads and self._office.confirmed_ms_ago() <= self._election_ms
         record = self._view.instances.get(beat.raft_id)
+        within_ms = confirmed_within_ms(record, self._election_ms)
+        confirmed = self._office.leads and self._office.confirmed_ms_ago() <= within_ms
         grant = grant_for(
             beat, record, term=raft.term, commit=raft.log.committed, lease_ms=self._lease_ms, confirmed=confirmed
         )

@@ -17,6 +17,11 @@ skip it from then on. A leader writes that only when no lease can be left, `Pres
   moment c ≥ g - e it still had a majority of its own term. The votes that made the next leader contain one of these
   voters, given after it answered, so T > c, and g < T + e. Leases of all earlier leaders are over at T + e + L.
 
+L and e are settings, and nothing makes them the same everywhere. But an instance's row has its own, written with the
+announcement of its life (`instance.update`) and before its first heartbeat; and whoever leads grants no longer a lease,
+on no older a quorum, than the row says (`lease_for`, `confirmed_within_ms`). So the next leader reads in the row how
+long to wait, whoever led before, and however it was set.
+
 "Within e" is about the leader's *sending* of what was answered. Were it the receipt: a leader that is stopped for a
 minute finds old answers in its sockets, believes that it has a quorum, and grants while another one leads. A new leader
 counts from when it has applied the first entry of its own term: before that its rows may be old.
@@ -41,6 +46,8 @@ OFFLINE_AFTER_MS = 6_000
 ELECTION_MAX_MS = 2_000
 HEARTBEATS_PER_LEASE = 6
 CLOCK_DRIFT = 0.01  # how much faster or slower than true any clock may run
+MAX_LEASE_MS = 600_000
+MAX_ELECTION_MS = 600_000
 MAX_HEARTBEATS = 64  # sent and not answered; more than a lease's worth, so what is forgotten is worthless
 DOWN = frozenset((Grade.OFFLINE, Grade.EXPELLED))
 
@@ -49,6 +56,8 @@ def check_timing(lease_ms: int, offline_after_ms: int, election_max_ms: int) -> 
     """Why these numbers would let an Offline instance serve, or make one flap; None if they are fine."""
     if lease_ms <= 0 or offline_after_ms <= 0 or election_max_ms <= 0:
         return "lease_ms, offline_after_ms and the election timeout must be above zero"
+    if wrong := too_long(lease_ms, election_max_ms):
+        return wrong
     if lease_ms < election_max_ms:
         return (
             f"lease_ms ({lease_ms}) must not be below the longest election timeout ({election_max_ms} ms), or every "
@@ -61,6 +70,27 @@ def check_timing(lease_ms: int, offline_after_ms: int, election_max_ms: int) -> 
             f"election timeout ({election_max_ms} ms) together, and {CLOCK_DRIFT:.0%} for each clock"
         )
     return None
+
+
+def too_long(lease_ms: int, election_max_ms: int) -> str | None:
+    """Why nobody should have to wait for the end of such a lease; None if it can be."""
+    for what, value, most in (
+        ("lease_ms", lease_ms, MAX_LEASE_MS),
+        ("the longest election timeout", election_max_ms, MAX_ELECTION_MS),
+    ):
+        if not 0 <= value <= most:
+            return f"{what} ({value}) must be between 0 and {most} ms: nothing moves on while a dead one has a lease"
+    return None
+
+
+def lease_for(record: InstanceRecord, own_ms: int) -> int:
+    """The lease that a leader with this setting gives: none longer than the row of the instance says."""
+    return min(own_ms, record.lease_ms or LEASE_MS)
+
+
+def confirmed_within_ms(record: InstanceRecord | None, own_ms: int) -> int:
+    """How old a leader's quorum may be for a grant, by its own setting and by the row of the instance."""
+    return min(own_ms, record.election_max_ms or ELECTION_MAX_MS) if record is not None else own_ms
 
 
 def quorum_confirmed(
@@ -89,7 +119,8 @@ def grant_for(
 ) -> Grant:
     """The leader's answer to a heartbeat, by its applied row of the instance and `quorum_confirmed`."""
     reason = refusal(beat, record, confirmed)
-    return Grant(beat.number, term, 0 if reason else lease_ms, commit, reason)
+    given_ms = 0 if reason or record is None else lease_for(record, lease_ms)
+    return Grant(beat.number, term, given_ms, commit, reason)
 
 
 def refusal(beat: Heartbeat, record: InstanceRecord | None, confirmed: bool) -> str:
@@ -227,15 +258,20 @@ class Presence:
     """
 
     def __init__(self, lease_ms: int = LEASE_MS, election_max_ms: int = ELECTION_MAX_MS) -> None:
-        self._lease_s = _longer(lease_ms) / 1000
-        self._inherited_s = _longer(lease_ms + election_max_ms) / 1000
+        self._lease_ms = lease_ms
+        self._election_max_ms = election_max_ms
         self._known: dict[int, _Known] = {}
+        self._inherited_s: dict[int, float] = {}  # how long leases of earlier leaders may last from taking office on
         self._office_s = 0.0
 
-    def took_office(self, now_s: float) -> None:
-        """This instance leads, and has applied the first entry of its term. What it knew before is forgotten."""
+    def took_office(self, now_s: float, rows: Mapping[int, InstanceRecord]) -> None:
+        """This instance leads, and has applied the first entry of its term. What it knew before is forgotten.
+
+        `rows` are those of all instances at this moment: what changes later was not granted by anybody else.
+        """
         self._office_s = now_s
         self._known.clear()
+        self._inherited_s = {raft_id: self._inheritance_s(row) for raft_id, row in rows.items() if not row.left}
 
     def in_office_ms(self, now_s: float) -> int:
         return _ms(now_s - self._office_s)
@@ -259,7 +295,7 @@ class Presence:
     def granted(self, raft_id: int, now_s: float) -> None:
         """It was given a lease at this moment."""
         known = self._of(raft_id)
-        known.lease_until_s = max(known.lease_until_s, now_s + self._lease_s)
+        known.lease_until_s = max(known.lease_until_s, now_s + _longer(self._lease_ms) / 1000)
 
     def forget(self, raft_ids: Iterable[int]) -> None:
         """These left for good."""
@@ -268,7 +304,7 @@ class Presence:
 
     def of(self, raft_id: int, now_s: float) -> Seen:
         """What is known of one; where nothing was heard, it counts from taking office."""
-        known = self._known.get(raft_id) or _Known(self._office_s, self._office_s + self._inherited_s)
+        known = self._known.get(raft_id) or self._unheard(raft_id)
         stalled_s = 0.0 if known.stalled_since_s is None else now_s - known.stalled_since_s
         return Seen(
             _ms(now_s - known.heard_s),
@@ -285,8 +321,21 @@ class Presence:
     def _of(self, raft_id: int) -> _Known:
         known = self._known.get(raft_id)
         if known is None:
-            known = self._known[raft_id] = _Known(self._office_s, self._office_s + self._inherited_s)
+            known = self._known[raft_id] = self._unheard(raft_id)
         return known
+
+    def _unheard(self, raft_id: int) -> _Known:
+        inherited_s = self._inherited_s.get(raft_id)
+        if inherited_s is None:
+            inherited_s = self._inheritance_s(None)
+        return _Known(self._office_s, self._office_s + inherited_s)
+
+    def _inheritance_s(self, row: InstanceRecord | None) -> float:
+        lease_ms, election_max_ms = self._lease_ms, self._election_max_ms
+        if row is not None:
+            lease_ms = max(lease_ms, row.lease_ms or LEASE_MS)
+            election_max_ms = max(election_max_ms, row.election_max_ms or ELECTION_MAX_MS)
+        return _longer(lease_ms + election_max_ms) / 1000
 
 
 def _majority(contacts: Mapping[int, float], voters: Collection[int], own_id: int, since_s: float) -> bool:

@@ -117,7 +117,8 @@ class JoinReply(msgspec.Struct, array_like=True, frozen=True):
 class UpdateRequest(msgspec.Struct, array_like=True, frozen=True):
     """An instance (or failure detection, or an operator) changes what the cluster wants of it, or where it is.
 
-    None or empty: leave it as it is.
+    None, 0 or empty: leave it as it is. `lease_ms` and `election_max_ms` count with a target Online: they are settings
+    of the life that begins with it.
     """
 
     raft_id: int
@@ -128,6 +129,8 @@ class UpdateRequest(msgspec.Struct, array_like=True, frozen=True):
     http_address: str = ""
     release: str = ""
     forwarded: bool = False
+    lease_ms: int = 0
+    election_max_ms: int = 0
 
 
 class UpdateReply(msgspec.Struct, array_like=True, frozen=True):

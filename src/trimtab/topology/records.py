@@ -38,6 +38,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One instance. `uuid` is that of its data directory; `address` is where members and clients reach it.
 
     `weight` is its share in balancing: 0 until it is Online. `reason` says why the target grade is what it is.
+    `lease_ms` and `election_max_ms` are the settings of its newest life: no lease that it holds goes beyond them.
     """
 
     instance_id: str
@@ -56,6 +57,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     replaces: int = 0  # the raft id of the instance it replaces or has replaced
     reason: str = ""
     since_version: int = 0  # the topology version that told of its going down; barriers and the fence look at it
+    lease_ms: int = 0  # 0: it has not told; the defaults hold
+    election_max_ms: int = 0
 
     @property
     def left(self) -> bool:

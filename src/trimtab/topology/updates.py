@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from trimtab.topology import names
+from trimtab.topology import leases, names
 from trimtab.topology.grades import Grade, GradeRefused, set_target
 from trimtab.topology.protocol import UpdateRequest
 from trimtab.topology.records import InstanceRecord
@@ -94,4 +94,10 @@ def _wanted(asked: UpdateRequest, record: InstanceRecord) -> dict[str, object]:
         grades = set_target(record.grades, asked.target)
     except GradeRefused as error:
         raise UpdateRefused(BAD_REQUEST, f"{record.instance_id}: {error}") from error
-    return {"grades": grades, "reason": asked.reason[: names.MAX_TEXT_CHARACTERS]}
+    fields: dict[str, object] = {"grades": grades, "reason": asked.reason[: names.MAX_TEXT_CHARACTERS]}
+    if asked.target is Grade.ONLINE:
+        if wrong := leases.too_long(asked.lease_ms, asked.election_max_ms):
+            raise UpdateRefused(BAD_REQUEST, f"{record.instance_id}: {wrong}")
+        # Of the life that is announced. A lease of an earlier one ended with its process.
+        fields |= {"lease_ms": asked.lease_ms, "election_max_ms": asked.election_max_ms}
+    return fields

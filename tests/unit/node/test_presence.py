@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
 from trimtab.raft.roles import StateType
@@ -133,3 +135,19 @@ def test_a_heartbeat_is_news_when_it_was_silent_or_has_not_settled_and_else_is_n
     desk.stand(2, Grade.RAFT_SYNCED)
     desk.beat(3)
     assert desk.news == 2
+
+
+def test_a_lease_is_given_and_waited_for_by_the_timing_in_the_row() -> None:
+    desk = Desk()
+    row = desk.view.instances[2]
+    desk.view.instances[2] = msgspec.structs.replace(row, lease_ms=20_000, election_max_ms=400)
+    desk.desk.took_office()
+    desk.now += 20
+    assert desk.desk.lease_left_ms(2) > 0, "an earlier leader may have given it all that"
+    desk.beat()
+    desk.now += 0.5
+    desk.confirm()
+    assert desk.grants[-1].lease_ms == 0, "a majority that answered 0.5 s ago is too old for this one"
+    desk.view.instances[2] = msgspec.structs.replace(row, lease_ms=1_000)
+    desk.beat(2)
+    assert desk.grants[-1].lease_ms == 1_000

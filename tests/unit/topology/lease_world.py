@@ -2,6 +2,7 @@
 
 Every clock runs at a rate of its own, within 1 %. Messages are lost, or take up to many seconds. Elections happen at
 any moment, without regard to any timeout. A leader may be stopped for a while: what comes to it then waits for it.
+Each was started with a timing of its own.
 The world notes each moment at which the instance held a valid lease although its committed row was `current` Offline.
 """
 
@@ -12,14 +13,23 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trimtab.topology.leases import LeaseHolder, Presence, quorum_confirmed
+from trimtab.topology.leases import LeaseHolder, Presence, confirmed_within_ms, lease_for, quorum_confirmed
 from trimtab.topology.protocol import Grant, Heartbeat
+from trimtab.topology.records import InstanceRecord
 
-LEASE_MS, OFFLINE_AFTER_MS, ELECTION_MAX_MS = 3_000, 6_000, 2_000
+# Leases, silence before a mark, and the longest election timeouts.
+TIMINGS = ((3_000, 6_000, 2_000), (12_000, 15_000, 2_000), (5_000, 11_000, 5_000))
 VOTERS = (1, 2, 3)
 SUBJECT = 9
 END_S = 40.0
-BUGS = ("counted from receipt", "confirmed by receipt", "current follows target at once", "no waiting in office")
+BUGS = (
+    "counted from receipt",
+    "confirmed by receipt",
+    "current follows target at once",
+    "no waiting in office",
+    "inherits by its own settings",
+    "grants by its own settings",
+)
 
 
 class ReceiptHolder(LeaseHolder):
@@ -53,6 +63,9 @@ class Leader:
     target_offline: bool  # its applied row
     current_offline: bool
     took_office_s: float
+    lease_ms: int
+    offline_after_ms: int
+    election_max_ms: int
     contacts: dict[int, float] = field(default_factory=dict)
     stopped_until_s: float = 0.0
     writing: bool = False
@@ -67,6 +80,9 @@ class World:
         self.count = 0
         self.terms = dict.fromkeys(VOTERS, 1)
         self.clocks = {raft_id: self._clock() for raft_id in (*VOTERS, SUBJECT)}
+        self.timings = {raft_id: self.rng.choice(TIMINGS) for raft_id in (*VOTERS, SUBJECT)}
+        lease_ms, _, election_max_ms = self.timings[SUBJECT]
+        self.row = InstanceRecord("i9", "h:9", uuid="u", lease_ms=lease_ms, election_max_ms=election_max_ms)
         self.holder = ReceiptHolder() if bug == "counted from receipt" else LeaseHolder()
         self.target_offline = False  # committed
         self.current_offline = False
@@ -140,11 +156,14 @@ class World:
             return
         now_s = leader.clock.at(self.now_s)
         leader.presence.heard(beat, 10, now_s)
-        confirmed = quorum_confirmed(leader.contacts, VOTERS, (), leader.raft_id, now_s, ELECTION_MAX_MS / 1000)
+        lease_ms, within_ms = leader.lease_ms, leader.election_max_ms
+        if self.bug != "grants by its own settings":
+            lease_ms, within_ms = lease_for(self.row, lease_ms), confirmed_within_ms(self.row, within_ms)
+        confirmed = quorum_confirmed(leader.contacts, VOTERS, (), leader.raft_id, now_s, within_ms / 1000)
         refused = leader.target_offline or leader.current_offline or beat.surrendered or not confirmed
         if not refused:
             leader.presence.granted(SUBJECT, now_s)
-        grant = Grant(beat.number, leader.term, 0 if refused else LEASE_MS, 10)
+        grant = Grant(beat.number, leader.term, 0 if refused else lease_ms, 10)
         self.send(lambda: self.take(grant))
 
     def take(self, grant: Grant) -> None:
@@ -177,8 +196,8 @@ class World:
             leader.stopped_until_s = self.now_s + self.rng.uniform(0.5, 12.0)
         seen = leader.presence.of(SUBJECT, leader.clock.at(self.now_s))
         office_ms = leader.presence.in_office_ms(leader.clock.at(self.now_s))
-        patient = self.bug == "no waiting in office" or office_ms >= OFFLINE_AFTER_MS
-        if not leader.target_offline and patient and seen.age_ms >= OFFLINE_AFTER_MS:
+        patient = self.bug == "no waiting in office" or office_ms >= leader.offline_after_ms
+        if not leader.target_offline and patient and seen.age_ms >= leader.offline_after_ms:
             self.propose_target(leader)
         may_mark = seen.lease_left_ms == 0 or self.bug == "current follows target at once"
         if self.bug == "no waiting in office":
@@ -222,9 +241,22 @@ class World:
 
     def _leader(self, raft_id: int, term: int) -> Leader:
         clock = self.clocks[raft_id]
-        presence = Presence(LEASE_MS, ELECTION_MAX_MS)
-        presence.took_office(clock.at(self.now_s))
-        leader = Leader(raft_id, term, clock, presence, self.target_offline, self.current_offline, self.now_s)
+        lease_ms, offline_after_ms, election_max_ms = self.timings[raft_id]
+        presence = Presence(lease_ms, election_max_ms)
+        rows = {} if self.bug == "inherits by its own settings" else {SUBJECT: self.row}
+        presence.took_office(clock.at(self.now_s), rows)
+        leader = Leader(
+            raft_id,
+            term,
+            clock,
+            presence,
+            self.target_offline,
+            self.current_offline,
+            self.now_s,
+            lease_ms,
+            offline_after_ms,
+            election_max_ms,
+        )
         self.after(0.0, lambda: self.ping(leader))
         self.after(0.0, lambda: self.govern(leader))
         return leader

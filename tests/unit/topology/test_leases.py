@@ -17,6 +17,7 @@ from trimtab.topology.leases import (
     LeaseHolder,
     Presence,
     check_timing,
+    confirmed_within_ms,
     grant_for,
     quorum_confirmed,
 )
@@ -144,25 +145,47 @@ def test_numbers_of_a_later_life_are_greater() -> None:
 
 def test_who_was_never_heard_counts_from_taking_office() -> None:
     presence = Presence()
-    presence.took_office(100.0)
+    presence.took_office(100.0, {})
     seen = presence.of(7, 106.0)
     assert (seen.age_ms, seen.lease_left_ms, seen.stalled_ms) == (6_000, 0, 0)
     assert presence.of(7, 104.0).lease_left_ms > 0, "an earlier leader may have granted it one"
 
 
+def test_the_next_leader_waits_for_the_end_of_what_the_last_one_may_have_granted_by_the_row() -> None:
+    """The leaders before it may have been started with longer leases than this one."""
+    presence = Presence(3_000, 2_000)
+    presence.took_office(100.0, {1: member(1, lease_ms=20_000, election_max_ms=4_000), 2: member(2)})
+    assert presence.of(1, 123.0).lease_left_ms > 0 and presence.of(2, 123.0).lease_left_ms == 0
+    presence.heard(beat(1), 0, 101.0)
+    assert presence.of(1, 123.0).lease_left_ms > 0
+    assert presence.of(1, 125.0).lease_left_ms == 0
+
+
+def test_nobody_grants_a_longer_lease_or_on_an_older_quorum_than_the_row_says() -> None:
+    def given(own_ms: int, row_ms: int) -> int:
+        row = member(1, lease_ms=row_ms)
+        return grant_for(beat(), row, term=1, commit=1, lease_ms=own_ms, confirmed=True).lease_ms
+
+    assert given(20_000, 3_000) == 3_000 and given(3_000, 20_000) == 3_000 and given(20_000, 20_000) == 20_000
+    assert given(20_000, 0) == LEASE_MS, "a row that says nothing has the default"
+    assert confirmed_within_ms(member(1, election_max_ms=200), 1_000) == 200
+    assert confirmed_within_ms(member(1, election_max_ms=9_000), 1_000) == 1_000
+    assert confirmed_within_ms(member(1), 5_000) == ELECTION_MAX_MS
+
+
 def test_taking_office_again_forgets_what_was_known() -> None:
     presence = Presence()
-    presence.took_office(0.0)
+    presence.took_office(0.0, {})
     presence.heard(beat(applied=7), 7, 50.0)
     assert presence.of(1, 50.0).applied == 7
-    presence.took_office(60.0)
+    presence.took_office(60.0, {})
     assert presence.of(1, 61.0).age_ms == 1_000
     assert presence.of(1, 61.0).applied == 0
 
 
 def test_a_grant_is_waited_for_and_a_surrender_is_not() -> None:
     presence = Presence()
-    presence.took_office(0.0)
+    presence.took_office(0.0, {})
     presence.heard(beat(number=1), 0, 10.0)
     assert presence.of(1, 10.0).lease_left_ms == 0
     presence.granted(1, 10.0)
@@ -177,7 +200,7 @@ def test_a_grant_is_waited_for_and_a_surrender_is_not() -> None:
 
 def test_slow_is_not_stalled_and_stalled_is_only_who_is_behind() -> None:
     presence = Presence()
-    presence.took_office(0.0)
+    presence.took_office(0.0, {})
     presence.heard(beat(applied=5), 5, 1.0)
     presence.heard(beat(applied=5), 5, 100.0)
     assert presence.of(1, 100.0).stalled_ms == 0, "there was nothing to apply"
@@ -192,7 +215,7 @@ def test_slow_is_not_stalled_and_stalled_is_only_who_is_behind() -> None:
 
 def test_all_gives_everybody_asked_for_and_forget_forgets() -> None:
     presence = Presence()
-    presence.took_office(0.0)
+    presence.took_office(0.0, {})
     presence.heard(beat(2), 0, 5.0)
     seen = presence.all([1, 2], 6.0)
     assert {raft_id: one.age_ms for raft_id, one in seen.items()} == {1: 6_000, 2: 1_000}

@@ -22,6 +22,18 @@ def test_online_always_raises_the_incarnation() -> None:
     assert record.reason == "it started"
 
 
+def test_a_life_that_is_announced_brings_its_timing_and_nothing_else_does() -> None:
+    def timed(target: Grade | None, lease_ms: int) -> UpdateRequest:
+        return UpdateRequest(1, "uuid-1", target, lease_ms=lease_ms, election_max_ms=400)
+
+    row = update(view_of(member(1)), timed(Grade.ONLINE, 20_000))
+    assert (row.lease_ms, row.election_max_ms) == (20_000, 400)
+    assert update(view_of(row), timed(None, 3_000)) == row
+    assert update(view_of(row), timed(Grade.OFFLINE, 3_000)).lease_ms == 20_000
+    with pytest.raises(UpdateRefused, match="must be between 0 and 600000"):
+        update(view_of(row), timed(Grade.ONLINE, 10**9))
+
+
 def test_offline_copies_the_incarnation_and_twice_is_once() -> None:
     view = view_of(member(1))
     down = update(view, asked(target=Grade.OFFLINE, reason="shutting down"))
