@@ -23,7 +23,7 @@ from trimtab.metastore import commands
 from trimtab.node import founding, supervision
 from trimtab.node import identity as identities
 from trimtab.node.discovering import Discovering
-from trimtab.node.errors import JoinExpired
+from trimtab.node.errors import JoinExpired, JoinRejected
 from trimtab.node.failpoints import hit
 from trimtab.node.identity import Identity, Phase, fresh_id
 from trimtab.node.joining import Joining
@@ -61,6 +61,10 @@ async def become_member(
         except JoinExpired as expired:
             story(f"trying to join anew: {expired}")
             return begin_again(identity, disk=disk, rng=rng)
+        except JoinRejected:
+            # The answer to this attempt stays what it is. Once the operator has mended what was wrong, it is another.
+            identities.store(disk, msgspec.structs.replace(identity, nonce=fresh_id(rng)))
+            raise
     return identity
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,15 +130,25 @@ def test_a_decision_of_a_coordinator_that_was_deposed_is_refused(world: World) -
     assert door.push(msgspec.structs.replace(ACCEPTED, term=9)) == ""
 
 
-def test_a_rejected_joiner_says_why_and_keeps_its_directory_as_it_was(world: World) -> None:
+def test_a_rejected_joiner_says_why_and_once_that_is_mended_its_next_start_is_another_attempt(world: World) -> None:
     door, machine = Door(world), joiner(world)
     world.run(1)
-    before = machine.stored
     no = msgspec.structs.replace(ACCEPTED, accepted=False, reason="the failure-domain key 'rack' is missing")
     assert door.push(no) == ""
     world.run(world.now + 1)
     assert isinstance(machine.outcome, JoinRejected) and "'rack' is missing" in str(machine.outcome)
-    assert machine.stored == before
+    stored = machine.stored
+    assert stored is not None and (stored.phase, stored.uuid, stored.raft_id) == (Phase.JOIN, "u3", 0)
+    assert stored.nonce not in ("", "n3"), "or the same refusal would be the answer for ever"
+    machine.kill()
+    machine.settings = dataclasses.replace(machine.settings, failure_domain={"rack": "r1"})
+    machine.start()
+    world.run(world.now + 1)
+    ticket = door.asked[-1].ticket
+    assert (ticket.nonce, ticket.failure_domain) == (stored.nonce, {"rack": "r1"})
+    assert door.push(msgspec.structs.replace(ACCEPTED, nonce=stored.nonce)) == ""
+    world.run(world.now + 1)
+    assert isinstance(machine.outcome, Identity) and machine.outcome.raft_id == 7
 
 
 def test_a_member_of_another_cluster_ends_the_attempt(world: World) -> None:
