@@ -197,7 +197,7 @@ class Discovering:
 
 
 def answer_on_the_way(settings: Settings, identity: Identity, leader: str, request: Request) -> None:
-    """A starting instance asks one that is on its way into a cluster."""
+    """A starting instance asks one that is on its way into a cluster. `leader`: empty, if it was told of none."""
     try:
         asked = protocol.decode_discover(request.body)
     except msgspec.DecodeError as error:
@@ -205,5 +205,8 @@ def answer_on_the_way(settings: Settings, identity: Identity, leader: str, reque
         return
     if wrong := wrong_cluster(settings, asked):
         request.fail(WRONG_CLUSTER, wrong)
+    elif not leader:
+        # A guess would be taken for what the leader itself has said.
+        request.fail("refused", f"{settings.instance_id} is on its way into a cluster, and was not told who leads it")
     else:
         request.reply(protocol.encode(DiscoverReply(settings.address, [], leader, identity.uuid)))

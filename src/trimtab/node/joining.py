@@ -67,6 +67,7 @@ class Joining:
         self._taken_down = False  # a member has acknowledged the request
         self._term = 0
         memory = remembered(disk)
+        self._leader = memory.leader
         known = (memory.leader, *(contact.address for contact in identity.contacts), *settings.peers, *memory.peers)
         # Whom to ask, in this order, over and over.
         self._candidates = [each for each in dict.fromkeys(known) if each and each != settings.address]
@@ -76,10 +77,9 @@ class Joining:
 
     async def run(self) -> Identity:
         """The identity of a member, durable. JoinRejected: the cluster says no. JoinExpired: it may be tried anew."""
-        leader = self._candidates[0] if self._candidates else self._settings.address
         await self._entrance.open(
             {
-                protocol.DISCOVER: partial(answer_on_the_way, self._settings, self._identity, leader),
+                protocol.DISCOVER: partial(answer_on_the_way, self._settings, self._identity, self._leader),
                 protocol.JOIN_RESPONSE: self._response,
             }
         )

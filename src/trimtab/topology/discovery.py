@@ -27,8 +27,9 @@ Y would never hear of X, and there would be two clusters.
 
 Somebody leads if all are up and reach each other: whoever does not lead asks one with a smaller address than its own,
 and that chain ends. The promise needs addresses that mean one instance each: two data directories behind one address
-refuse each other where they meet. An instance whose data directory was deleted after it founded is a new instance:
-nothing here can know what it did.
+refuse each other where they meet. An instance whose data directory was deleted after it won is a new instance, and
+nothing here can know what it did. But others may whom it told: they name it as the leader, to itself. Then it neither
+follows itself nor founds a second time, and tells its operator.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Discovery:
         self._leader = ""
         self._decided: Decision | None = None
         self._impostor = ""
+        self._mistaken: set[str] = set()  # names at which somebody says that this instance leads
         self._strangers: dict[str, tuple[str, ...]] = {}  # askers -> what their operators listed
         self._failing: dict[str, tuple[float, str]] = {}  # names -> since when they don't answer, and the last reason
         self._told_at: float | None = None
@@ -115,6 +117,11 @@ class Discovery:
             raise DiscoveryRefused(f"{name} gave an answer that can't be used: {wrong}")
         if self._decided:
             return False
+        if reply.leader == self.own_address:
+            # Also said, for a moment, by members that have not noticed yet that their leader went: it is asked again.
+            self._mistaken.add(name)
+            raise DiscoveryRefused(f"it says that this instance, {self.own_address}, leads the cluster already")
+        self._mistaken.discard(name)
         if reply.leader:
             self._leader = reply.leader
             return True
@@ -190,7 +197,10 @@ class Discovery:
         if self._told_at is not None and now_s - self._told_at < again_s:
             return []
         sentences = []
-        if silent := self.silent(now_s, after_s):
+        waited_for = self.silent(now_s, after_s)
+        if mistaken := [name for name in waited_for if name in self._mistaken]:
+            sentences.append(self._emptied(", ".join(mistaken[:5])))
+        if silent := [name for name in waited_for if name not in self._mistaken]:
             reasons = "; ".join(f"{name} ({self._failing[name][1]})" for name in silent[:5])
             more = f" and {len(silent) - 5} more" if len(silent) > 5 else ""
             sentences.append(
@@ -198,7 +208,7 @@ class Discovery:
                 "answered; start these instances, or restart this one with a --peer list without them"
                 f"{self._forgetting(silent)}"
             )
-        elif self._waiting_since is not None and now_s - self._waiting_since >= after_s:
+        elif not mistaken and self._waiting_since is not None and now_s - self._waiting_since >= after_s:
             sentences.append(f"waiting for {self.waiting_for()}; see there what it is waiting for itself")
         if warning := self.disjoint():
             sentences.append(warning)
@@ -272,6 +282,13 @@ class Discovery:
         if new:
             self._peers.update(dict.fromkeys(new))
             self._visited = {self.own_address}
+
+    def _emptied(self, who: str) -> str:
+        return (
+            f"this instance has nothing in its data directory, but {who} was told that it ({self.own_address}) leads "
+            "the cluster: its directory was emptied, or it is another one; start it with the one that it had. If that "
+            f"is lost and no member is left, the cluster is lost: empty the data directories of {who} too"
+        )
 
     def _shared_address(self, who: str) -> str:
         return (

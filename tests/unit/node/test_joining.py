@@ -16,7 +16,7 @@ from trimtab.net.hello import Hello
 from trimtab.net.server import Request
 from trimtab.node import identity as identities
 from trimtab.node import supervision
-from trimtab.node.discovering import Memory, remember
+from trimtab.node.discovering import Memory, remember, remembered
 from trimtab.node.errors import JoinRejected
 from trimtab.node.identity import FORMAT, Identity, Phase
 from trimtab.node.supervision import Rebootstrap
@@ -205,3 +205,15 @@ def test_an_operator_is_told_when_nobody_takes_the_request(world: World) -> None
     world.run(20)
     assert machine.story().count("no member of c takes the request to join") == 1
     assert "as --peer" in machine.story()
+
+
+def test_an_instance_on_its_way_in_names_no_leader_that_it_was_not_told_of(world: World) -> None:
+    """Its peers are only those who may know; whoever asks would go and look there for good."""
+    machine = joiner(world, peers=(1, 2))
+    machine.kill()
+    remember(machine.disk, Memory())
+    machine.start()
+    asking = Machine(world, 6, (3,))
+    asking.start()
+    world.run(3)
+    assert asking.outcome is None and remembered(asking.disk).leader == ""

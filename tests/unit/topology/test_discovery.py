@@ -347,3 +347,19 @@ def test_addresses_that_cannot_be_used_are_refused(bad: str) -> None:
     with pytest.raises(DiscoveryRefused):
         discovery.answered(address(0), DiscoverReply(bad, []))
     assert discovery.known() == []
+
+
+def test_a_winner_whose_directory_was_emptied_neither_follows_itself_nor_founds_again() -> None:
+    """Those it told that it leads say so still, and wait for it."""
+    discovery = Discovery(address(0), [address(0), address(1)], uuid="another")
+    told = DiscoverReply(address(1), [], leader=address(0))
+    for now_s in (1.0, 2.0, 7.0):
+        with pytest.raises(DiscoveryRefused, match="leads the cluster already") as refused:
+            discovery.answered(address(1), told)
+        discovery.failed(address(1), str(refused.value), now_s)
+        assert discovery.decision() is None and discovery.to_visit() == [address(1)]
+    (sentence,) = discovery.report(7.0)
+    assert "its directory was emptied" in sentence and f"empty the data directories of {address(1)}" in sentence
+    # A member that had not noticed yet says so for a moment only.
+    assert discovery.answered(address(1), DiscoverReply(address(1), [], leader=address(2)))
+    assert discovery.decision() == Follow(address(2))
