@@ -61,6 +61,21 @@ def _failures() -> Iterator[None]:
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
 
 
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """While instances are started and waited for: whoever leaves is told that they go on."""
+    with _failures():
+        try:
+            yield
+        except KeyboardInterrupt:
+            print(
+                "trimtab: no longer waiting; instances that were started go on (`trimtab status` shows how far they "
+                "are, `trimtab local down` stops them).",
+                file=sys.stderr,
+            )
+            raise
+
+
 def up(
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100, help="How many instances; default 3.")] = None,
     directory: DirOption = None,
@@ -76,7 +91,7 @@ def up(
     from trimtab.playground.record import LocalFailed, new_directory, note_directory
 
     cluster = LocalCluster(directory if directory is not None else new_directory(os.environ))
-    with _failures(), cluster.coming_up():
+    with _starting(), cluster.coming_up():
         if cluster.exists:
             _check_same(cluster, nodes, base_port)
         else:
@@ -131,7 +146,7 @@ def add(
     if replace and nodes != 1:
         raise WrongUsage("one instance replaces one: --replace and --nodes do not go together.")
     cluster = _cluster(directory)
-    with _failures():
+    with _starting():
         began = time.monotonic()
         started = cluster.add(nodes, replace)
         if not no_wait:
@@ -149,7 +164,7 @@ def start(
 ) -> int:
     """Start instances again that were stopped or killed; returns when they are Online."""
     cluster = _cluster(directory)
-    with _failures():
+    with _starting():
         began = time.monotonic()
         started = cluster.start(list(dict.fromkeys(instance_ids)))
         if not no_wait:
@@ -281,10 +296,3 @@ def _await_online(cluster: LocalCluster, started: dict[str, Known], timeout_s: f
             lines += [f"    {line}" for line in last_words(cluster.directory, name, lines=8).splitlines()]
         lines.append("The others go on; `trimtab local list` shows them, `trimtab local down` stops them.")
         raise CommandFailed("\n".join(lines)) from error
-    except KeyboardInterrupt:
-        print(
-            "trimtab: no longer waiting; the instances go on starting (`trimtab status` shows how far they are, "
-            "`trimtab local down` stops them).",
-            file=sys.stderr,
-        )
-        raise

@@ -32,6 +32,7 @@ MODULES = dict.fromkeys(("expel", "decommission", "remove", "rebuild"), "changes
 PASSES_ARGUMENTS_ON = frozenset({"test"})
 # `run` lists a cluster's members; it does not contact one.
 CONTACTS_NO_CLUSTER = frozenset({"run", "local"})
+INTERRUPTED = 130  # 128 and SIGINT, as shells count
 
 HELP = "An elastic table store for Python and Spark."
 EPILOG = (
@@ -114,6 +115,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = invoke(arguments)
         sys.stdout.flush()
+        if code == INTERRUPTED:
+            # The framework turns the interrupt into this code by itself.
+            print("trimtab: interrupted.", file=sys.stderr)
         return code
     except CommandFailed as failure:
         print(f"trimtab: {failure}", file=sys.stderr)
@@ -126,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
         return failure.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("trimtab: interrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough. Python would complain once more while it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
