@@ -19,6 +19,7 @@ from trimtab.node.errors import NotLeader
 from trimtab.node.group import Group
 from trimtab.node.office import Office
 from trimtab.topology import protocol
+from trimtab.topology.grades import Grade
 from trimtab.topology.leases import Presence, confirmed_within_ms, grant_for
 from trimtab.topology.protocol import Grant, Heartbeat
 from trimtab.topology.records import InstanceRecord
@@ -80,7 +81,7 @@ class HeartbeatDesk:
         if record is not None and record.uuid == beat.uuid:
             now_s, commit = self._clock_s(), self._group.raw.raft.log.committed
             was_silent = self._presence.of(beat.raft_id, now_s).age_ms >= self._offline_after_ms // 2
-            self._presence.heard(beat, commit, now_s)
+            self._presence.heard(beat, commit, now_s, catching_up=record.grades.current.grade is Grade.OFFLINE)
             if was_silent or not record.grades.settled:
                 self._news()
         within_ms = confirmed_within_ms(record, self._election_ms)

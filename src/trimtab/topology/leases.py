@@ -276,12 +276,15 @@ class Presence:
     def in_office_ms(self, now_s: float) -> int:
         return _ms(now_s - self._office_s)
 
-    def heard(self, beat: Heartbeat, commit: int, now_s: float) -> None:
-        """A heartbeat of an instance that is what it says (its uuid is that of its row) arrived."""
+    def heard(self, beat: Heartbeat, commit: int, now_s: float, *, catching_up: bool = False) -> None:
+        """A heartbeat of an instance that is what it says (its uuid is that of its row) arrived.
+
+        `catching_up`: it has yet to climb. It may be loading a snapshot, for as long as that takes: that is no stall.
+        """
         known = self._of(beat.raft_id)
         known.heard_s = now_s
         # Whether it gets on: it has all there is, or more than before.
-        if beat.applied >= commit:
+        if catching_up or beat.applied >= commit:
             known.stalled_since_s = None
         elif beat.applied > known.applied or known.stalled_since_s is None:
             known.stalled_since_s = now_s

@@ -213,6 +213,16 @@ def test_slow_is_not_stalled_and_stalled_is_only_who_is_behind() -> None:
     assert presence.of(1, 200.0).stalled_ms == 0
 
 
+def test_who_has_yet_to_climb_is_not_stalled_however_long_a_snapshot_takes() -> None:
+    presence = Presence()
+    presence.took_office(0.0, {})
+    for now_s in range(60):
+        presence.heard(beat(applied=0), 9, float(now_s), catching_up=True)
+    assert presence.of(1, 60.0).stalled_ms == 0
+    presence.heard(beat(applied=0), 9, 61.0)
+    assert presence.of(1, 91.0).stalled_ms == 30_000
+
+
 def test_all_gives_everybody_asked_for_and_forget_forgets() -> None:
     presence = Presence()
     presence.took_office(0.0, {})
