@@ -135,9 +135,17 @@ class ClusterControl:
             update=self._update_self,
             barrier=self.read_barrier,
             put_out=self.put_out,
+            defect=instance.fail,
             story=instance.story,
         )
-        self.orders = Orders(self._group, self.view, self.open_requests, self.waits)
+        self.orders = Orders(
+            instance.raft_id,
+            self._group,
+            self.view,
+            self.open_requests,
+            self.waits,
+            incarnation=lambda: self.standing.incarnation,
+        )
         self.serving = Serving(
             instance.raft_id,
             self.view,

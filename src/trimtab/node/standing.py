@@ -36,7 +36,8 @@ FOR_GOOD = frozenset(("left", "wrong_uuid"))
 class Standing:
     """Keeps this instance where it should be: Online, unless it leaves.
 
-    `update` changes the own row and gives its new grades; `barrier` is a read barrier; `put_out` ends the instance.
+    `update` changes the own row and gives its new grades; `barrier` is a read barrier; `put_out` ends the instance;
+    `defect` is told of an error that nobody expected: without its standing an instance would never come back.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Standing:
         update: Callable[[Grade, str, float], Awaitable[int]],
         barrier: Callable[[float], Awaitable[None]],
         put_out: Callable[[str], None],
+        defect: Callable[[BaseException], None],
         story: Callable[[str], None],
     ) -> None:
         self._raft_id = raft_id
@@ -56,6 +58,7 @@ class Standing:
         self._update = update
         self._barrier = barrier
         self._put_out = put_out
+        self._defect = defect
         self._story = story
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -80,11 +83,16 @@ class Standing:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._live(), name="standing")
+        self._task.add_done_callback(self._ended)
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._defect(error)
 
     def changed(self) -> None:
         """The view changed."""
@@ -125,24 +133,28 @@ class Standing:
 
     async def _until_told(self, reason: str, *, barrier: bool = False) -> None:
         """Say that this instance should be Online until the leader has taken note."""
-        wait_s, said = _FIRST_RETRY_S, ""
+        wait_s, said, told = _FIRST_RETRY_S, "", False
         while not self.leaving:
             try:
-                if barrier:
-                    await self._barrier(5.0)
-                    if not self._unwanted():
-                        return
-                self.incarnation = await self._update(Grade.ONLINE, reason, 2.0)
+                if not told:
+                    if barrier:
+                        await self._barrier(5.0)
+                        if not self._unwanted():
+                            return
+                    self.incarnation = await self._update(Grade.ONLINE, reason, 2.0)
+                    # Each word begins the climb anew: once it was taken, it is not said again.
+                    told = True
                 # The own row may still be the one from before: until this instance has seen its word in it, it would
                 # take that for a mark that it was put down.
                 await self._barrier(5.0)
             except _FAILURES as error:
-                if isinstance(error, Refused) and error.code in FOR_GOOD:
-                    self._put_out(error.text)
+                if _for_good(error):
+                    self._put_out(getattr(error, "text", str(error)))
                     return
                 if (text := str(error)) != said and wait_s >= _MAX_RETRY_S:
                     said = text
-                    self._story(f"the cluster does not know yet that this instance runs: {text}; it goes on trying")
+                    what = "does not answer since it knows" if told else "does not know yet"
+                    self._story(f"the cluster {what} that this instance runs: {text}; it goes on trying")
             else:
                 return
             await asyncio.sleep(wait_s)
@@ -163,7 +175,7 @@ class Standing:
                 await self._update(Grade.OFFLINE, "it is shutting down", min(left_s, 1.0))
                 break
             except _FAILURES as error:
-                if isinstance(error, Refused) and error.code in FOR_GOOD:
+                if _for_good(error):
                     return ""
                 why = str(error)
             await asyncio.sleep(min(wait_s, max(until - self._loop.time(), 0.0)))
@@ -179,3 +191,8 @@ class Standing:
     def _is_down(self) -> bool:
         record = self.record
         return record is None or record.left or record.grades.current.grade in (Grade.OFFLINE, Grade.EXPELLED)
+
+
+def _for_good(error: Exception) -> bool:
+    """Whether no retry changes this, whoever said so: this instance while it leads, or the leader over the network."""
+    return getattr(error, "code", "") in FOR_GOOD

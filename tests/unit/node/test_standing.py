@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from trimtab.net.errors import RpcError
 from trimtab.node.answering import Refused
 from trimtab.node.errors import NotLeader
 from trimtab.node.standing import FORGIVEN_AFTER_S, Standing
-from trimtab.node.waits import Waits
+from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.sim.world import World
 from trimtab.topology.grades import Grade, Grades, set_current, set_target
 from trimtab.topology.records import InstanceRecord
@@ -27,6 +30,8 @@ class Life:
         self.asked: list[tuple[float, Grade]] = []
         self.barriers = 0
         self.put_out: list[str] = []
+        self.defects: list[BaseException] = []
+        self.no_quorum = 0  # so many barriers fail
         self.stories: list[str] = []
         self.waits = Waits()
         self.standing = Standing(
@@ -36,6 +41,7 @@ class Life:
             update=self._update,
             barrier=self._barrier,
             put_out=self.put_out.append,
+            defect=self.defects.append,
             story=self.stories.append,
         )
         self.show()
@@ -55,6 +61,9 @@ class Life:
 
     async def _barrier(self, _timeout_s: float) -> None:
         self.barriers += 1
+        if self.no_quorum:
+            self.no_quorum -= 1
+            raise WaitedTooLong("no majority answered in time")
         self.show()
 
     def climb(self) -> None:
@@ -102,6 +111,41 @@ def test_its_row_from_before_the_announcement_is_not_taken_for_a_mark() -> None:
         life.standing.start()
         await sleep(5)
         assert len(life.asked) == 1 and life.stories == []
+
+    play(story)
+
+
+def test_what_the_leader_has_taken_note_of_is_not_said_again_while_barriers_fail() -> None:
+    """Each announcement is a new life, and begins the climb anew."""
+
+    async def story(life: Life, _world: World) -> None:
+        life.no_quorum = 5
+        life.standing.start()
+        await sleep(20)
+        assert life.barriers == 6 and len(life.asked) == 1 and life.standing.incarnation == 1
+        life.climb()
+        await sleep(1)
+        life.no_quorum = 1  # the one before the word
+        life.asked.clear()
+        life.mark_offline()
+        await sleep(5)
+        assert len(life.asked) == 1
+
+    play(story)
+
+
+def test_an_error_that_nobody_expected_ends_the_instance_and_not_just_its_standing() -> None:
+    async def story(life: Life, _world: World) -> None:
+        life.refusals = [KeyError("a defect")]
+        life.standing.start()
+        await sleep(1)
+        assert [str(error) for error in life.defects] == ["'a defect'"]
+        life.standing.stop()
+        life.standing.start()
+        await sleep(1)
+        life.standing.stop()
+        await sleep(1)
+        assert len(life.defects) == 1, "to be stopped is no defect"
 
     play(story)
 
@@ -180,11 +224,14 @@ def test_a_leave_that_nobody_hears_of_ends_in_time_and_says_so() -> None:
     play(story)
 
 
-def test_one_that_was_put_out_is_told_so_by_its_row_or_by_the_leader() -> None:
+@pytest.mark.parametrize("error", [Refused, RpcError])
+def test_one_that_was_put_out_is_told_so_by_its_row_or_by_the_leader(error: type[Exception]) -> None:
+    """Also by a leader that is somebody else: then the refusal comes over the network."""
+
     async def story(life: Life, _world: World) -> None:
-        life.refusals = [Refused("left", "i2 has left the cluster for good")]
+        life.refusals = [error("left", "i2 has left the cluster for good")]
         life.standing.start()
-        await sleep(1)
+        await sleep(10)
         assert life.put_out == ["i2 has left the cluster for good"]
         life.show(NodeState.LEFT)
         assert life.put_out[1:] == ["silent"]
