@@ -142,9 +142,9 @@ BUGS = (
     ),
     PlantedBug(
         "a raft id used again",
-        "topology/view.py",
-        "        return max(self.instances, default=0) + 1\n",
-        "        return max(self.members(), default=0) + 1\n",
+        "governor/writes.py",
+        '        assert raft_id not in self._view.instances, "raft ids are never used again"\n',
+        "        raft_id = max(self._view.members(), default=0) + 1\n",
         "topology",
     ),
     PlantedBug(
@@ -157,7 +157,7 @@ BUGS = (
     PlantedBug(
         "a barrier that skips without fencing",
         "topology/barriers.py",
-        "        if self._skipped and not self._fenced:\n",
+        "        if self.unanswered_for and not self._fenced:\n",
         "        if False:\n",
         "topology",
     ),

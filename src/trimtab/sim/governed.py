@@ -38,6 +38,7 @@ from trimtab.topology.states import NodeState
 PORT = 3301
 _NOTED = frozenset((MessageType.VOTE, MessageType.VOTE_RESP, MessageType.APP_RESP))
 _decode_frame = msgspec.msgpack.Decoder(frames.Frame).decode
+_HEARTBEAT = protocol.RENEW.encode()
 # Reasons to end for good that belong to the life of a cluster; any other one is a failure of the run.
 _ENDINGS = (Expelled, JoinRejected)
 
@@ -64,6 +65,8 @@ class GovernedCluster:
         self.checks.founded(FOUNDING_INDEX, FOUNDING_TERM, self.topology.reference.state)
         self.operator: Process = world.process("operator", "10.0.99.1")
         self.operator.start()
+        # Told when a machine asks for a lease: the nemesis strikes at such moments.
+        self.on_heartbeat: Callable[[Machine], None] | None = None
         self._said: list[Message] = []
         self._watched = watched
         world.network.on_frame = self._heard
@@ -184,6 +187,10 @@ class GovernedCluster:
         if not self._watched:
             return
         if frame[5] != frames.ONEWAY:
+            if self.on_heartbeat is not None and frame[5] == frames.REQUEST and _HEARTBEAT in frame[:32]:
+                machine = pipe.source.loop.process.owner
+                if machine is not None:
+                    self.on_heartbeat(machine)
             try:
                 self.topology.heard(pipe, frame)
             except Violation as violation:

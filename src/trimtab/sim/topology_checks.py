@@ -7,12 +7,12 @@ Nothing here knows of a particular bug. Beside the rules for committed writes (`
 - what leaves an instance as an answer above ONE leaves under a lease, and not while its row says Offline;
 - an instance acknowledges no order of a term that it knows to be over;
 - a barrier that an instance acknowledges is passed there: it has the version, and no older request is open;
-- when a barrier at version v has passed (the write after it is committed), no older request is open at a router that
-  counts as up; and no replica answers, from then on, what a router that is down or dead had stamped with an older
-  version, or what any router with a lease stamps with an older one from then on.
+- when a barrier at version v has passed (the write after it is committed), every older request that is still out
+  (its router is dead, down, or has it open) is below the fence where it would be carried out, and none is answered
+  from then on; nor is what a router with a lease stamps with an older version after that. Requests that a living
+  router has given up because their time was over are out of reach one barrier later.
 
-Requests that a living router has given up (their time was up) are nobody's: what a replica answers to them is thrown
-away. Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
+Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
 something changed is not held against anybody: it may have been decided a moment before.
 """
 
@@ -98,6 +98,7 @@ class TopologyChecks:
         self._owners: dict[int, str] = {}  # raft id -> uuid of the data directory behind it
         self._terms: dict[Machine, tuple[int, float, int]] = {}  # the term, since when, and the one before it
         self._asked: dict[Pipe, dict[int, _Asked]] = {}
+        self._passed_before = 0
 
     # -- identities ------------------------------------------------------------------------------------------------
 
@@ -130,27 +131,40 @@ class TopologyChecks:
             self._lease(machine)
 
     def _barrier_passed(self, version: int) -> None:
+        """Whatever older request may still be carried out must be refused where it would be."""
+        before, self._passed_before = self._passed_before, version
         for machine in self._machines():
             control = machine.instance.control if machine.instance is not None else None
-            if machine.instance is None or control is None or self.committed.down(machine.instance.raft_id):
+            oldest = control.open_requests.oldest() if control is not None else None
+            if oldest is None or oldest >= version or self.committed.fence > oldest or self._is_down(machine):
                 continue
-            oldest = control.open_requests.oldest()
-            if oldest is not None and oldest < version:
-                raise Violation(
-                    f"a barrier at version {version} was passed while a request of version {oldest} is open on "
-                    f"{machine.name}, which counts as up"
-                )
+            raise Violation(
+                f"a barrier at version {version} was passed while a request of version {oldest} is open on "
+                f"{machine.name}, which counts as up",
+                f"the committed fence is at {self.committed.fence}",
+            )
         for pipe, waiting in self._asked.items():
             for asked in waiting.values():
-                router = asked.router
-                if router is None or asked.version >= version or asked.outlawed:
+                if asked.router is None or asked.version >= version or asked.outlawed:
                     continue
-                if not router.alive or router.process.lives != asked.life:
-                    asked.outlawed = f"its router {router.name} had died"
-                elif router.instance is not None and self.committed.down(router.instance.raft_id):
-                    asked.outlawed = f"its router {router.name} was down"
+                asked.outlawed = self._still_out(asked.router, asked)
+                if not asked.outlawed and asked.version < before:
+                    asked.outlawed = f"{asked.router.name} had given it up before an earlier barrier"
                 if asked.outlawed:
                     self._must_refuse(pipe, asked, version)
+
+    def _still_out(self, router: Machine, asked: _Asked) -> str:
+        """Why an older request is still out when a barrier has passed; empty: its router has given it up."""
+        if not router.alive or router.process.lives != asked.life:
+            return f"its router {router.name} had died"
+        if self._is_down(router):
+            return f"its router {router.name} was down"
+        control = router.instance.control if router.instance is not None else None
+        oldest = control.open_requests.oldest() if control is not None else None
+        return f"it is open at its router {router.name}" if oldest is not None and oldest <= asked.version else ""
+
+    def _is_down(self, machine: Machine) -> bool:
+        return machine.instance is not None and self.committed.down(machine.instance.raft_id)
 
     def _must_refuse(self, pipe: Pipe, asked: _Asked, version: int) -> None:
         """A request that nobody waited for may still get to its replica, which must know the fence by now."""
@@ -162,8 +176,8 @@ class TopologyChecks:
             return
         if control.view.fence <= asked.version:
             raise Violation(
-                f"a barrier at version {version} was passed, and {asked.outlawed}, but nothing keeps {replica.name} "
-                f"from answering what that had stamped with version {asked.version}",
+                f"a barrier at version {version} was passed, but nothing keeps {replica.name} from answering a request "
+                f"of version {asked.version}: {asked.outlawed}",
                 f"its fence is at {control.view.fence}, the committed one at {self.committed.fence}",
             )
 

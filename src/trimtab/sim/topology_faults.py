@@ -67,6 +67,8 @@ class TopologyNemesis:
             Trouble.CANCEL: self._cancels,
             Trouble.REPLACE: self._replaces,
         }
+        if Trouble.PAUSE in self.plan.rates:
+            self.cluster.on_heartbeat = self._asked_for_a_lease
         for process, those in ((self.world.control, stories), (self.cluster.operator, asked)):
             for trouble, story in those.items():
                 if trouble in self.plan.rates:
@@ -78,6 +80,7 @@ class TopologyNemesis:
         for task in self._tasks:
             task.cancel()
         failpoints.disarm()
+        self.cluster.on_heartbeat = None
         self.network.heal()
         for machine in self.cluster.machines.values():
             machine.disk.heal()
@@ -238,12 +241,20 @@ class TopologyNemesis:
         rng = self._rng("pause")
         while True:
             await self._wait(rng, 1.5 / rate)
-            victim = self._victim(rng)
-            if victim is not None and not victim.process.paused:
-                seconds = self._seconds(rng)
-                victim.process.pause()
-                self.world.tell(victim.name, f"is paused for {seconds:.2f} s")
-                self._later(seconds, victim.process.resume)
+            if (victim := self._victim(rng)) is not None:
+                self._pause(victim, self._seconds(rng))
+
+    def _pause(self, victim: Machine, seconds: float) -> None:
+        if victim.alive and not victim.process.paused:
+            victim.process.pause()
+            self.world.tell(victim.name, f"is paused for {seconds:.2f} s")
+            self._later(seconds, victim.process.resume)
+
+    def _asked_for_a_lease(self, machine: Machine) -> None:
+        """The answer is on its way. Sometimes it is only heard when all has changed."""
+        rng = self._rng(f"lease/{self.world.events}")
+        if rng.random() < 0.01 * self.plan.rates[Trouble.PAUSE]:
+            self._later(0.0, self._pause, machine, (1.1 + rng.random()) * self.plan.timing.offline_after_ms / 1000)
 
     async def _drift(self, rate: float) -> None:
         rng = self._rng("drift")
