@@ -51,6 +51,7 @@ class Instances:
         self._inside = inside
         self.listen = dict(enumerate(listen, start=1))
         self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self._leaving: dict[int, subprocess.Popen[bytes]] = {}
 
     # Processes
 
@@ -90,13 +91,17 @@ class Instances:
         """SIGTERM, without waiting for the end."""
         self.running[number].terminate()
 
+    def let_go(self, number: int) -> None:
+        """It is about to end by itself: it counts as running no more, and `ended` waits for it later."""
+        self._leaving[number] = self.running.pop(number)
+
     def ended(self, number: int, timeout_s: float = 30) -> int:
         """Wait for an instance that ends by itself; its exit code."""
-        process = self.running.pop(number)
+        if number in self.running:
+            self.let_go(number)
         try:
-            return process.wait(timeout_s)
+            return self._leaving.pop(number).wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.running[number] = process
             raise AssertionError(f"i{number} did not end within {timeout_s} s\n{self.said()}") from None
 
     def node(self, number: int) -> int:

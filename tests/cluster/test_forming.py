@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.instances import Instances
 from tests.cluster.watching import run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 # Any two of them share a listed peer, and none is told of everybody.
 PARTIAL = {1: (1, 2), 2: (2, 3), 3: (3, 1)}

@@ -30,7 +30,7 @@ from trimtab.topology import protocol
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import Level, ProbeRequest
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 COUNTER = b"test/counter"
 # The connections must outlive the standstill: what piles up in them is what this is about.

@@ -12,7 +12,7 @@ from tests.cluster.mines import Mines
 from tests.cluster.watching import run
 from tests.conftest import Processes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 # Who dies where.
 STEPS = {4: "join.requested", 5: "join.persisted", 6: "join.acknowledged", 7: "join.started"}

@@ -32,8 +32,10 @@ class Story:
         self.cluster = cluster
         self._mines = mines
         self._place = place
+        self.kinds: set[str] = set()  # of the activities at which a leader died
 
     def arm(self, *kinds: str) -> None:
+        self.kinds.update(kinds)
         self._mines.arm(*(f"governor.{kind}.{self._place}" for kind in kinds))
 
     async def all_went_off(self) -> None:
@@ -75,7 +77,7 @@ class Story:
             asked = await client.create(RequestKind.LEAVE, f"i{number}", expel=True, timeout_s=30)
             ended = await client.wait(asked.number)
             assert ended.state is RequestState.DONE, ended
-        assert self.cluster.ended(number) == 1
+        self.cluster.let_go(number)
 
     async def the_leader_stops(self) -> int:
         leader = await self.cluster.leader()
@@ -135,3 +137,5 @@ def test_the_next_leader_finishes_what_a_killed_one_was_doing(
         told("a leader stopped and came back")
 
     run(tell())
+    assert cluster.ended(5) == 1
+    assert story.kinds == set(STEP_KINDS)

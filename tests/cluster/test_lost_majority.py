@@ -15,7 +15,7 @@ from tests.cluster.instances import Instances, number_of
 from tests.cluster.watching import run
 from tests.conftest import Processes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def recover(*arguments: str | Path) -> tuple[int, str]:

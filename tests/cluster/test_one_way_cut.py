@@ -18,7 +18,7 @@ from trimtab.client.cluster import ClusterClient
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import ViewReply
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_a_one_way_cut_puts_one_instance_offline_and_the_others_go_on(processes: Processes, tmp_path: Path) -> None:

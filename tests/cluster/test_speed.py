@@ -22,7 +22,7 @@ from trimtab.client.errors import Error
 from trimtab.playground.local import LocalCluster
 from trimtab.playground.ports import free_base
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ONLINE_LIMIT_S = 20.0
 OUTAGE_LIMIT_S = 6.0
