@@ -113,10 +113,7 @@ async def _who_answers(found: Survey) -> dict[int, Any]:
     return {
         raft_id: status
         for raft_id, status in zip(others, answers, strict=True)
-        if status is not None
-        and status.raft_id == raft_id
-        and status.genesis == found.genesis
-        and not status.removed
+        if status is not None and status.raft_id == raft_id and status.genesis == found.genesis and not status.removed
     }
 
 
