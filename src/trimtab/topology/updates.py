@@ -63,7 +63,10 @@ def _places(view: View, asked: UpdateRequest, record: InstanceRecord) -> dict[st
         if wrong := names.unreachable_address(asked.address):
             raise UpdateRefused(BAD_REQUEST, wrong)
         for raft_id, other in view.members().items():
-            if raft_id != asked.raft_id and other.address == asked.address:
+            # Whoever is Offline may be anywhere, and tells when it comes back: else two that change places would keep
+            # each other out for ever.
+            taken = other.address == asked.address and other.grades.current.grade is not Grade.OFFLINE
+            if raft_id != asked.raft_id and taken:
                 raise UpdateRefused(
                     BAD_REQUEST,
                     f"{asked.address} is the address of {other.instance_id} (raft id {raft_id}); "

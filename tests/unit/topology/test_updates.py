@@ -55,6 +55,17 @@ def test_an_instance_may_move_and_be_upgraded() -> None:
     assert record.grades == member(1).grades
 
 
+def test_two_that_change_places_take_the_addresses_that_each_other_had() -> None:
+    down = Grades(Standing(Grade.OFFLINE, 1), Standing(Grade.OFFLINE, 1))
+    first, second = member(1, grades=down), member(2, grades=down)
+    moved = update(view_of(first, second), asked(1, Grade.ONLINE, address=second.address))
+    assert moved.address == second.address
+    back = update(view_of(moved, second), asked(2, Grade.ONLINE, address=first.address))
+    assert back.address == first.address
+    with pytest.raises(UpdateRefused, match="is the address of i2"):
+        update(view_of(first, member(2)), asked(1, Grade.ONLINE, address=second.address))
+
+
 @pytest.mark.parametrize(
     ("request_", "code", "word"),
     [
