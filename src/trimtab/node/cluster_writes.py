@@ -1,8 +1,9 @@
 """The leader's decisions become writes: conditional on what they were decided on, together with their events.
 
 One command per decision. It holds if nothing it was based on has changed; otherwise nothing of it happens, and whoever
-decided looks again (`Outdated`). Events get the next free numbers in the same command, and push out the oldest ones
-beyond MAX_EVENTS.
+decided looks again (`Outdated`). That the topology's version or fence was raised by others is no such change: the write
+takes the next number and is tried again. Events get the next free numbers in the same command, and push out the oldest
+ones beyond MAX_EVENTS.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trimtab.governor.rebasing import rebased
 from trimtab.governor.steps import Write
 from trimtab.metastore import commands
 from trimtab.metastore.conditions import And, Compare, Condition, Revision
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 # Events that go at once when there are too many: more than one write adds, so that the number comes down.
 _TRIM = 32
+# Of one write that others overtake, each time by nothing but a number.
+_MAX_TRIES = 16
 
 
 class Outdated(Exception):
@@ -58,6 +62,16 @@ class ClusterWrites:
 
         With a `term`, only a leader of that term writes.
         """
+        for _ in range(_MAX_TRIES):
+            now = rebased(write, self._view)
+            if now is None:
+                break
+            if await self._try(now, events, term):
+                return
+        raise Outdated("what this was decided on has changed meanwhile")
+
+    async def _try(self, write: Write, events: Sequence[EventRecord], term: int) -> bool:
+        """Whether it was written; False: something that it expects has changed."""
         raft = self._group.raw.raft
         if raft.state is not StateType.LEADER or (term and raft.term != term):
             raise NotLeader(raft.lead)
@@ -76,8 +90,7 @@ class ClusterWrites:
         result = await done
         if not isinstance(result, InvokeResult):
             raise ProposalRefused(f"the metastore refused a write of the cluster's own: {result}")
-        if result.yields is not True:
-            raise Outdated("what this was decided on has changed meanwhile")
+        return result.yields is True
 
     def _command(self, write: Write, events: Sequence[EventRecord]) -> commands.Command:
         unchanged: list[Condition] = [

@@ -16,6 +16,15 @@ from trimtab.node import cluster_writes
 from trimtab.node.cluster_writes import ClusterWrites, Outdated
 from trimtab.node.errors import NotLeader
 from trimtab.raft.roles import StateType
+from trimtab.topology.records import (
+    TRANSITION_KEY,
+    InstanceRecord,
+    RequestKind,
+    TransitionRecord,
+    encode,
+    instance_key,
+)
+from trimtab.topology.states import TransitionState
 from trimtab.topology.view import View
 
 KEY = b"topology/version"
@@ -84,14 +93,40 @@ def test_two_writes_on_their_way_get_different_event_numbers() -> None:
 
 def test_a_write_whose_ground_has_changed_leaves_nothing_behind() -> None:
     async def story(leader: Leader) -> None:
+        row = encode(InstanceRecord("i1", "h1:1"))
+        key = instance_key(1)
         writing = await begun(
-            leader.write(Write({KEY: 0}, {KEY: b"1"}), "one"), leader.write(Write({KEY: 0}, {KEY: b"2"}), "two")
+            leader.write(Write({key: 0}, {key: row}), "one"), leader.write(Write({key: 0, KEY: 0}, {KEY: b"2"}), "two")
         )
         leader.apply()
         await writing[0]
         with pytest.raises(Outdated):
             await writing[1]
-        assert leader.view.version == 1 and [event.text for event in leader.view.events.values()] == ["one"]
+        assert leader.view.version == 0 and [event.text for event in leader.view.events.values()] == ["one"]
+        # It is known now, so nothing is proposed.
+        with pytest.raises(Outdated):
+            await leader.write(Write({key: 0}, {key: row}), "again")
+        assert leader.proposed == []
+
+    play(story)
+
+
+def test_a_write_that_was_overtaken_by_a_number_only_takes_the_next() -> None:
+    """A flapping instance raises the version again and again: a transition must not begin anew each time."""
+
+    async def story(leader: Leader) -> None:
+        goes = encode(TransitionRecord(TransitionState.WRITE_BOTH_READ_OLD, RequestKind.JOIN, [7], version=1))
+        writing = await begun(
+            leader.write(Write({KEY: 0}, {KEY: b"1"}), "one"),
+            leader.write(Write({KEY: 0, TRANSITION_KEY: 0}, {KEY: b"1", TRANSITION_KEY: goes}), "two"),
+        )
+        leader.apply()
+        await writing[0]
+        await asyncio.sleep(0)
+        leader.apply()
+        await writing[1]
+        assert leader.view.version == 2 and leader.view.transition is not None
+        assert leader.view.transition.version == 2
 
     play(story)
 
