@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent, unfenced
+from trimtab.governor.crossing import barrier
 from trimtab.governor.state import ClusterState
-from trimtab.governor.steps import Barrier, Call, CallKind, Commit, Step, StepKind, Write
+from trimtab.governor.steps import Call, CallKind, Commit, Step, StepKind, Write
 from trimtab.governor.wording import are, name, names
 from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
@@ -52,22 +52,13 @@ def shard(state: ClusterState) -> Step | None:
         StepKind.SHARD,
         lambda record: _stands(record, Grade.REPLICATED) and record.state in _PLACED,
     )
-    if not ids or unfenced(state):
+    if not ids:
         return None
     why = f"every router knows {names(state.view, ids)} by version {state.view.version}"
     draft = Draft(state)
     for raft_id in ids:
         draft.climb(raft_id, Grade.SHARDING_INITIALIZED)
-    depend_on_absent(state, draft)
-    draft.tell(why)
-    return Barrier(
-        StepKind.SHARD,
-        why,
-        tuple(ids),
-        version=state.view.version,
-        nodes=barrier_nodes(state),
-        write=draft.write(),
-    )
+    return barrier(state, StepKind.SHARD, why, ids, draft)
 
 
 def go_online(state: ClusterState) -> Commit | None:
@@ -118,11 +109,12 @@ def _call(state: ClusterState, kind: StepKind, call: CallKind, ids: list[int], g
 
 def _climb(state: ClusterState, raft_id: int, grade: Grade) -> Write:
     draft = Draft(state)
-    if draft.instance(raft_id).grades.current.grade is Grade.ONLINE:
-        # It has been away without having been found out, and has just lost its weight.
-        draft.raise_version()
+    grades = draft.instance(raft_id).grades
+    if grades.must_climb and grades.current.grade is not Grade.OFFLINE:
+        # It has been away without having been found out. What its life before sent may still be on its way.
+        draft.begin_anew(raft_id)
         draft.tell(f"{name(state.view, raft_id)} had been away and begins again, as {grade.value}")
     else:
+        draft.climb(raft_id, grade)
         draft.tell(f"{name(state.view, raft_id)} is {grade.value}")
-    draft.climb(raft_id, grade)
     return draft.write()

@@ -4,47 +4,58 @@ A barrier waits for every member that may route or serve: those that stand at Ra
 were heard from lately. Only a mark `Offline` excuses a node, because only that says that its lease is over; failure
 detection sets it, and the executor then goes on without the node.
 
-Somebody who is Offline now may be on its way back: its answer to `governor.sync` is perhaps under way, for an index
-from before the version that the barrier is about. It would come in without having seen that version, and without having
-been asked. So the write depends on the rows of those: if one comes in meanwhile, the barrier is planned anew, with it.
-Whoever is asked to sync later than that has applied the version when it comes in.
+Somebody who is Offline now may be on its way back, and come in while the barrier waits: it may not have seen the
+version, and may have old requests open. So the executor asks it too, and the write depends on the rows of those who are
+still absent then.
 
-Requests that somebody sent before it went down are refused below the fence (`down.fence_off`). Until it is there, no
-other barrier begins (`unfenced`): it would not wait for the one that went down, and such a request might still be
-carried out afterwards.
+Nobody answers for some requests: those of a router that went down, or that was started anew before anybody noticed,
+and those that a router gave up because their time was over, while a replica that stood still had yet to take them. The
+fence is for these. Every barrier ends with it: the write that follows a barrier at v raises the fence to v, and the
+next barrier, which is asked at a later index, proves that every replica knows it.
+
+Where it is known that somebody went down or began anew (`unfenced`), that is too late. Then the executor raises the
+fence before the barrier's write, and asks everybody once more. So when any barrier has passed, no replica takes what
+such a router had stamped with an older version. Where nothing else needs a barrier, `down.fence_off` is one for its own
+sake.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trimtab.governor.state import ClusterState
-from trimtab.governor.steps import StepKind
+from trimtab.governor.steps import Barrier, StepKind
 from trimtab.governor.writes import Draft
 from trimtab.topology.grades import Grade
-from trimtab.topology.records import instance_key
+from trimtab.topology.records import InstanceRecord, instance_key
+from trimtab.topology.view import View
 
-_ABSENT = (Grade.OFFLINE, Grade.EXPELLED)
 
-
-def barrier_nodes(state: ClusterState) -> tuple[int, ...]:
+def barrier_nodes(view: View) -> tuple[int, ...]:
     """Everybody who has to acknowledge."""
-    return tuple(
-        raft_id
-        for raft_id, record in sorted(state.view.members().items())
-        if record.grades.current.grade not in _ABSENT
-    )
+    return tuple(raft_id for raft_id, record in sorted(view.members().items()) if not _absent(record))
 
 
-def unfenced(state: ClusterState) -> bool:
-    """Whether somebody went down, and what it sent before may still be taken."""
-    return any(
-        record.since_version > state.view.fence and record.grades.current.grade in _ABSENT
-        for record in state.view.instances.values()
-    )
+def absent(view: View) -> dict[bytes, int]:
+    """The rows (and their revisions) of those whom a barrier does not wait for, and who may come in any time."""
+    keys = [instance_key(raft_id) for raft_id, record in sorted(view.members().items()) if _absent(record)]
+    return {key: view.revisions.get(key, 0) for key in keys}
 
 
-def depend_on_absent(state: ClusterState, draft: Draft) -> None:
-    """Make a barrier's write depend on those who might come in without having been asked."""
-    for raft_id in sorted(state.busy(StepKind.SYNC)):
-        record = state.view.instances.get(raft_id)
-        if record is not None and record.grades.current.grade in _ABSENT:
-            draft.depend(instance_key(raft_id))
+def _absent(record: InstanceRecord) -> bool:
+    return record.grades.current.grade in (Grade.OFFLINE, Grade.EXPELLED)
+
+
+def unfenced(view: View) -> tuple[int, ...]:
+    """Who went down or began anew, so that what it sent before may still be taken; whatever became of it since."""
+    return tuple(raft_id for raft_id, record in sorted(view.instances.items()) if record.since_version > view.fence)
+
+
+def barrier(
+    state: ClusterState, kind: StepKind, why: str, subjects: Iterable[int], draft: Draft, *, version: int = 0
+) -> Barrier:
+    """The step that runs a barrier (at the version of now, if no other is given), and then writes the draft."""
+    version = version or state.view.version
+    draft.raise_fence(version)
+    draft.tell(why)
+    return Barrier(kind, why, tuple(subjects), version=version, nodes=barrier_nodes(state.view), write=draft.write())

@@ -9,7 +9,7 @@ A leader that goes down is only marked when there is nobody to hand leadership t
 
 from __future__ import annotations
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent
+from trimtab.governor.crossing import barrier, unfenced
 from trimtab.governor.leadership import successors
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Commit, StepKind
@@ -46,18 +46,10 @@ def mark_down(state: ClusterState) -> Commit | None:
 
 
 def fence_off(state: ClusterState) -> Barrier | None:
-    """Rule: after somebody went down, nothing that it sent before is taken any more."""
+    """Rule: after somebody went down, nothing that it sent before is taken any more; also if it is back already."""
     view = state.view
-    gone = tuple(
-        raft_id
-        for raft_id, record in sorted(view.instances.items())
-        if record.since_version > view.fence and record.grades.current.grade in _DOWN
-    )
+    gone = unfenced(view)
     if not gone:
         return None
     why = f"requests from before version {view.version} are fenced off, because {names(view, gone)} went down"
-    draft = Draft(state)
-    draft.raise_fence(view.version)
-    depend_on_absent(state, draft)
-    draft.tell(why)
-    return Barrier(StepKind.FENCE, why, gone, version=view.version, nodes=barrier_nodes(state), write=draft.write())
+    return barrier(state, StepKind.FENCE, why, gone, Draft(state))

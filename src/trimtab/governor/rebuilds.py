@@ -7,7 +7,7 @@ at the version of its turn has passed.
 
 from __future__ import annotations
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent, unfenced
+from trimtab.governor.crossing import barrier
 from trimtab.governor.obstacles import obstacle, undecided
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Commit, StepKind
@@ -49,7 +49,7 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
         for number, request in sorted(view.requests.items())
         if request.kind is RequestKind.REBUILD and request.state is RequestState.RUNNING
     }
-    if not running or unfenced(state):
+    if not running:
         return None
     draft = Draft(state)
     for number, raft_id in running.items():
@@ -57,27 +57,19 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
             draft.change_instance(raft_id, state=NodeState.NORMAL)
         draft.end_request(number, RequestState.DONE, "")
     draft.raise_version()
-    depend_on_absent(state, draft)
     why = f"{names(view, running.values())} {'is' if len(running) == 1 else 'are'} rebuilt: done"
-    draft.tell(why)
-    return Barrier(
-        StepKind.REQUEST, why, tuple(running), version=view.version, nodes=barrier_nodes(state), write=draft.write()
-    )
+    return barrier(state, StepKind.REQUEST, why, running, draft)
 
 
 def next_global(state: ClusterState) -> Barrier | None:
     """Rule: the first of the global requests."""
     view = state.view
     queue = [n for n, r in sorted(view.requests.items()) if r.kind in GLOBAL_KINDS and not r.state.final]
-    if not queue or view.transition is not None or unfenced(state):
+    if not queue or view.transition is not None:
         return None
     number = queue[0]
     draft = Draft(state)
     draft.change_request(number, started_ms=view.requests[number].started_ms or state.now_ms)
     draft.end_request(number, RequestState.DONE, "")
-    depend_on_absent(state, draft)
     why = f"request {number} is done: everybody routes by version {view.version}"
-    draft.tell(why)
-    return Barrier(
-        StepKind.REQUEST, why, (number,), version=view.version, nodes=barrier_nodes(state), write=draft.write()
-    )
+    return barrier(state, StepKind.REQUEST, why, (number,), draft)

@@ -59,7 +59,8 @@ class StepKey:
 class Write:
     """A conditional change of the metastore: `puts` if every key in `expect` is at that revision (0: absent).
 
-    `events` are appended to the log of events by the executor, in the same command.
+    `events` are appended to the log of events by the executor, in the same command. Where only the topology's version
+    or fence has moved, the write takes the next numbers (`rebasing`).
     """
 
     expect: dict[bytes, int]
@@ -142,8 +143,8 @@ class Call(Step):
 class Barrier(Step):
     """Wait until every instance in `nodes` routes by `version` and has ended what it began before; then write.
 
-    A node that is marked Offline while the barrier waits is skipped. Then the executor raises `topology/fence` to
-    `version` and asks the others once more, before it writes.
+    The write raises `topology/fence` to `version`. A node that is marked Offline while the barrier waits is skipped;
+    then, and when one began anew, the executor raises the fence before that and asks the others once more.
     """
 
     version: int = 0

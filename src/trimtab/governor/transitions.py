@@ -14,7 +14,7 @@ while it leads.
 
 from __future__ import annotations
 
-from trimtab.governor.crossing import barrier_nodes, depend_on_absent, unfenced
+from trimtab.governor.crossing import barrier
 from trimtab.governor.obstacles import obstacle, undecided
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Commit, StepKind
@@ -23,7 +23,6 @@ from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING
 from trimtab.topology.records import (
-    VERSION_KEY,
     RequestKind,
     RequestRecord,
     RequestState,
@@ -67,7 +66,7 @@ UNDER_WAY_BY_URGENCY = tuple(kind for kind in RequestKind if kind in UNDER_WAY)
 def go_on(state: ClusterState) -> Barrier | None:
     """Rule: a transition goes on to its next state, or ends, behind a barrier."""
     transition = state.view.transition
-    if transition is None or unfenced(state):
+    if transition is None:
         return None
     if keeps_from_leaving(state):
         # The votes or leadership move first, other rules' work; and before it is too late to take anything back.
@@ -88,17 +87,7 @@ def go_on(state: ClusterState) -> Barrier | None:
             _finish(state, draft, number)
         why = f"{subject_of(state)}: done"
         draft.raise_version()
-    draft.depend(VERSION_KEY)
-    depend_on_absent(state, draft)
-    draft.tell(why)
-    return Barrier(
-        StepKind.REQUEST,
-        why,
-        tuple(transition.requests),
-        version=transition.version,
-        nodes=barrier_nodes(state),
-        write=draft.write(),
-    )
+    return barrier(state, StepKind.REQUEST, why, transition.requests, draft, version=transition.version)
 
 
 def subject_of(state: ClusterState) -> str:

@@ -2,7 +2,8 @@
 
 Every record that is looked up through a draft is expected at the revision it was read at, so that no rule can forget
 the condition. Changes of one record add up: two parts of a rule that touch the same instance see each other's work. The
-topology version is raised at most once in a write, however many changes ask for it.
+topology version is raised at most once in a write, however many changes ask for it; which number it gets is settled
+when it is written (`rebasing`).
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ class Draft:
         return self._version
 
     def raise_fence(self, version: int) -> None:
-        self.depend(FENCE_KEY)
-        self._puts[FENCE_KEY] = b"%d" % version
+        """From now on replicas refuse what was stamped before this version, if they don't already."""
+        if self._view.fence < version:
+            self.depend(FENCE_KEY)
+            self._puts[FENCE_KEY] = b"%d" % version
 
     def transition(self, record: TransitionRecord | None) -> None:
         """The transition from now on; None: it is over."""
@@ -124,9 +127,13 @@ class Draft:
         if record.grades.target.grade is Grade.EXPELLED:
             self.expel(raft_id, record.reason)
             return
-        version = self.raise_version()
         grades = set_current(record.grades, Grade.OFFLINE)
-        self.change_instance(raft_id, grades=grades, weight=0.0, since_version=version)
+        self.change_instance(raft_id, grades=grades, weight=0.0, since_version=self.raise_version())
+
+    def begin_anew(self, raft_id: int) -> None:
+        """Another life climbs in the place of one that nobody saw go down: what that one sent has to be fenced off."""
+        grades = set_current(self.instance(raft_id).grades, Grade.RAFT_SYNCED)
+        self.change_instance(raft_id, grades=grades, weight=0.0, since_version=self.raise_version())
 
     def expel(self, raft_id: int, reason: str) -> None:
         """The instance is out for good; its row stays, so that its ids are never used again."""

@@ -4,9 +4,15 @@ Each answer is a promise about this instance: everything up to an index is appli
 and no request is open that was routed by an older one. The leader's term comes with every order. One that is older than
 the term this instance knows is refused, when it arrives and again when the answer leaves: whoever sent it no longer
 leads, and the order may contradict those of its successor.
+
+A barrier is also a promise about what this instance sent before, and of that a process knows only what it sent itself.
+So it passes none until its row says that another life of the instance has begun: whoever runs the barrier reads there
+that the requests of the life before have to be fenced off.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.group import Group
@@ -20,13 +26,27 @@ _MARGIN_S = 0.05
 
 
 class Orders:
-    """Answers governor.sync, governor.replicas and governor.barrier for one instance."""
+    """Answers governor.sync, governor.replicas and governor.barrier for one instance.
 
-    def __init__(self, group: Group, view: View, open_requests: OpenRequests, waits: Waits) -> None:
+    `incarnation` is that of this life; None before the cluster knows of it.
+    """
+
+    def __init__(
+        self,
+        raft_id: int,
+        group: Group,
+        view: View,
+        open_requests: OpenRequests,
+        waits: Waits,
+        *,
+        incarnation: Callable[[], int | None],
+    ) -> None:
+        self._raft_id = raft_id
         self._group = group
         self._view = view
         self._open = open_requests
         self._waits = waits
+        self._incarnation = incarnation
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -50,10 +70,16 @@ class Orders:
         self._check_term(call.term)
         await self._applied(call.index, asked.deadline)
         deadline = asked.deadline - _MARGIN_S
+        await self._waits.until(self._known, deadline, "the cluster to take note that this instance was started anew")
         what = f"topology version {call.version} and the end of requests that were routed by an older one"
         await self._waits.until(lambda: self._passes(call.version), deadline, what)
         self._check_term(call.term)
         return b""
+
+    def _known(self) -> bool:
+        """Whether the own row is that of this life."""
+        record, life = self._view.instances.get(self._raft_id), self._incarnation()
+        return record is not None and life is not None and record.grades.current.incarnation >= life
 
     def _passes(self, version: int) -> bool:
         return self._view.version >= version and self._open.drained(version)

@@ -5,18 +5,20 @@ as it then is; whatever it did before is harmless to do twice. Failpoints stand 
 and after the write.
 
 The barrier, in the order that makes it safe: ask every node until it has acknowledged or was marked Offline, which
-means that its lease has ended and it serves nothing. If one was skipped, requests that it sent before may still be on
-their way: raise the fence, so that replicas refuse them, and ask the others once more, until they know the fence.
+means that its lease has ended and it serves nothing. If one was skipped, or went down or was started anew, requests
+that it sent before may still be on their way: raise the fence, so that replicas refuse them, and ask once more, until
+everybody knows the fence.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from trimtab.governor.crossing import absent, barrier_nodes, unfenced
 from trimtab.governor.steps import Answer, Barrier, Call, ChangeMembers, Commit, Step, StepKind, Transfer, Write
 from trimtab.net.errors import NetError
 from trimtab.node import conf_changes, failpoints
@@ -116,9 +118,9 @@ class Deeds:
             case Call():
                 await self._call(step, term)
             case Barrier():
-                await self._barrier(step, term)
+                gone = await self._barrier(step, term)
                 self._hit(step, "after-deed")
-                await self._write(step, step.write, term)
+                await self._write(step, replace(step.write, expect=gone | step.write.expect), term)
             case Answer():
                 await self._answer(step, term)
                 self._hit(step, "after-deed")
@@ -281,21 +283,38 @@ class Deeds:
 
     # The barrier
 
-    async def _barrier(self, step: Barrier, term: int) -> None:
+    async def _barrier(self, step: Barrier, term: int) -> dict[bytes, int]:
+        """Passed when it returns, as long as those rows are at those revisions: nobody else has come in."""
         until = self._loop.time() + self._patiences.barrier_s
         around = Round(step.version, step.nodes)
-        while around.state is not RoundState.PASSED:
+        while True:
             if around.state is RoundState.RAISE_FENCE:
-                await self._raise_fence(step.version, sorted(around.skipped), term)
+                await self._raise_fence(step.version, sorted(around.unanswered_for), term)
                 around.fence_raised()
-            else:
-                await self._ask_around(around, term, until)
+            await self._ask_around(around, term, until)
+            # Whoever began anew says so in its row before it answers; what it has applied is committed here.
+            await self._applied(self._group.raw.raft.log.committed, until)
+            if step.kind is not StepKind.FENCE:
+                # (What that one is for comes after its barrier.)
+                for raft_id in unfenced(self._view):
+                    around.began_anew(raft_id)
+            for raft_id in barrier_nodes(self._view):
+                around.came_in(raft_id)
+            if around.state is RoundState.PASSED:
+                return absent(self._view)
 
-    async def _raise_fence(self, version: int, skipped: list[int], term: int) -> None:
+    async def _applied(self, index: int, until: float) -> None:
+        machine = self._group.machine
+        try:
+            await self._waits.until(lambda: machine.applied_index >= index, until, f"index {index} to be applied")
+        except WaitedTooLong as error:
+            raise StepFailed(str(error)) from error
+
+    async def _raise_fence(self, version: int, gone: list[int], term: int) -> None:
         if self._view.fence >= version:
             return
-        names = ", ".join(self._name_of(raft_id) for raft_id in skipped)
-        text = f"fence raised to version {version}, because the barrier did not wait for {names} (Offline)"
+        names = ", ".join(self._name_of(raft_id) for raft_id in gone)
+        text = f"fence raised to version {version}, because {names} went down, and the barrier goes on"
         fence = Write({FENCE_KEY: self._view.revisions.get(FENCE_KEY, 0)}, {FENCE_KEY: b"%d" % version})
         await self._writes.write(fence, [self._writes.event("fence", text)], term=term)
 

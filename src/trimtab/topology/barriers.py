@@ -5,11 +5,12 @@ for itself: it has seen v, and every request that it stamped with an older versi
 node can't answer. It is skipped only once its row says *current* Offline: then it holds no lease, so it takes no writes
 and answers nothing above ONE. But a request it sent before it died may still be on its way to a replica. So whoever
 skips a node raises `topology/fence` to v, and asks the others once more, this time at an index that includes the fence
-(`Round`): from then on every live replica refuses what is older than v.
+(`Round`): from then on every live replica refuses what is older than v. The same holds for a node that was started anew
+while the barrier waited: it answers, but not for the requests of its life before.
 
     WAITING ──all answered──▶ PASSED
        │
-       └─some were skipped──▶ RAISE_FENCE ──fence_raised()──▶ WAITING (the others, once more) ──▶ PASSED
+       └─some were skipped, or began anew──▶ RAISE_FENCE ──fence_raised()──▶ WAITING (all, once more) ──▶ PASSED
 
 A node that dies in the second pass needs no third: the fence is written, and each of the others has seen it when it
 answers.
@@ -108,6 +109,7 @@ class Round:
         self._alive = set(nodes)
         self._answered: set[int] = set()
         self._skipped: set[int] = set()
+        self._anew: set[int] = set()
         self._fenced = False
 
     @property
@@ -122,6 +124,11 @@ class Round:
         return frozenset(self._skipped)
 
     @property
+    def unanswered_for(self) -> frozenset[int]:
+        """Whose requests nobody answers for: of those who were skipped, and of the former lives of those who weren't."""
+        return frozenset(self._skipped | self._anew)
+
+    @property
     def repeating(self) -> bool:
         """Whether this is the pass after the fence was raised."""
         return self._fenced
@@ -130,7 +137,7 @@ class Round:
     def state(self) -> RoundState:
         if self._alive - self._answered:
             return RoundState.WAITING
-        if self._skipped and not self._fenced:
+        if self.unanswered_for and not self._fenced:
             return RoundState.RAISE_FENCE
         return RoundState.PASSED
 
@@ -148,6 +155,14 @@ class Round:
             self._alive.discard(raft_id)
             if raft_id not in self._answered:
                 self._skipped.add(raft_id)
+
+    def came_in(self, raft_id: int) -> None:
+        """A node that was absent when the barrier began is up again: it has to answer too."""
+        self._alive.add(raft_id)
+
+    def began_anew(self, raft_id: int) -> None:
+        """A node is in another life than the one that had sent requests; only the fence helps against those."""
+        self._anew.add(raft_id)
 
     def fence_raised(self) -> None:
         """The fence is written; ask everybody who lives once more, at an index that includes it."""

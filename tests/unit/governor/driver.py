@@ -11,14 +11,27 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from trimtab.governor.crossing import absent, barrier_nodes, unfenced
 from trimtab.governor.invariants import check
 from trimtab.governor.plan import plan
+from trimtab.governor.rebasing import rebased
 from trimtab.governor.state import ClusterState, Heard, Patience
-from trimtab.governor.steps import Answer, Barrier, Call, ChangeMembers, Commit, Step, StepKey, Transfer, Write
+from trimtab.governor.steps import (
+    Answer,
+    Barrier,
+    Call,
+    ChangeMembers,
+    Commit,
+    Step,
+    StepKey,
+    StepKind,
+    Transfer,
+    Write,
+)
 from trimtab.topology.founding import founder_record, founding_records
 from trimtab.topology.grades import Grade, set_target
 from trimtab.topology.protocol import JoinResponse
@@ -99,10 +112,11 @@ class World:
     def write(self, write: Write) -> bool:
         """Whether it was written; False: something it depends on has changed."""
         self.need_majority(self.voters)
-        for key, revision in write.expect.items():
-            if self.view.revisions.get(key, 0) != revision:
-                self.outdated += 1
-                return False
+        now = rebased(write, self.view)
+        if now is None:
+            self.outdated += 1
+            return False
+        write = now
         revision = self.revision + 1
         for key, value in write.puts.items():
             self.view.change(key, value, revision)
@@ -302,7 +316,7 @@ class World:
 
     def _barrier(self, step: Barrier) -> Write | None:
         skipped = False
-        for raft_id in step.nodes:
+        for raft_id in sorted({*step.nodes, *barrier_nodes(self.view)}):
             if self.up(raft_id):
                 continue
             row = self.view.instances[raft_id]
@@ -310,10 +324,12 @@ class World:
                 self._rest(step)
                 return None
             skipped = True
+        if step.kind is not StepKind.FENCE and unfenced(self.view):
+            skipped = True
         if skipped and self.view.fence < step.version:
             fence = {FENCE_KEY: self.view.revisions[FENCE_KEY]}
             assert self.write(Write(fence, {FENCE_KEY: b"%d" % step.version}))
-        return step.write
+        return replace(step.write, expect=absent(self.view) | step.write.expect)
 
     def _answer(self, step: Answer) -> Write | None:
         process = self.processes[step.response.uuid]
@@ -436,8 +452,7 @@ class World:
             expected = Grade.EXPELLED if row.left else Grade.ONLINE if self.up(raft_id) else Grade.OFFLINE
             assert row.grades.current.grade is expected, f"{row} should be {expected}; {self.story[-5:]}"
             assert (raft_id in self.voters | self.learners) == (not row.left), f"{raft_id} in {self.voters}"
-            if row.grades.current.grade in (Grade.OFFLINE, Grade.EXPELLED):
-                assert row.since_version <= self.view.fence, f"{row} is not fenced off"
+            assert row.since_version <= self.view.fence, f"{row} is not fenced off"
         assert self.next_step() is None
 
 

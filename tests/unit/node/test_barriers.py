@@ -15,7 +15,9 @@ from trimtab.node.barriers import Orders
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.topology import protocol
 from trimtab.topology.barriers import OpenRequests
+from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import BarrierCall, SyncCall
+from trimtab.topology.records import InstanceRecord
 from trimtab.topology.view import View
 
 
@@ -29,7 +31,13 @@ class Member:
         self.view = View(version=3)
         self.open = OpenRequests()
         self.waits = Waits()
-        self.orders = Orders(group, self.view, self.open, self.waits)
+        self.life: int | None = 2
+        self.stand(2)
+        self.orders = Orders(4, group, self.view, self.open, self.waits, incarnation=lambda: self.life)
+
+    def stand(self, incarnation: int) -> None:
+        grades = Grades(Standing(Grade.ONLINE, incarnation), Standing(Grade.ONLINE, 2))
+        self.view.instances[4] = InstanceRecord("i4", "h4:1", grades=grades)
 
     def ask(self, call: SyncCall | BarrierCall, timeout_s: float = 1.0) -> asyncio.Future[bytes]:
         asked = Asked(protocol.encode(call), asyncio.get_running_loop().time() + timeout_s, Hello())
@@ -104,5 +112,25 @@ def test_a_barrier_that_can_not_be_passed_in_time_says_what_it_waits_for() -> No
         with pytest.raises(WaitedTooLong, match="topology version 4"):
             await member.ask(BarrierCall(5, 4, 10), timeout_s=0.08)
         assert len(member.waits) == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize(("life", "standing"), [(None, 2), (2, 1)])
+def test_a_life_that_the_cluster_does_not_know_of_passes_no_barrier(life: int | None, standing: int) -> None:
+    """What the process before it sent may still be carried out somewhere, and this one knows nothing of that."""
+
+    async def story(member: Member) -> None:
+        member.life = life
+        member.stand(standing)
+        waiting = member.ask(BarrierCall(5, 3, 10))
+        await asyncio.sleep(0)
+        member.waits.look()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        member.life = 2
+        member.stand(2)
+        member.waits.look()
+        assert await waiting == b""
 
     play(story)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Transfer, Write
@@ -65,9 +66,8 @@ class Hands:
         self.leases: dict[int, int] = {}
         self.withheld: list[int] = []
         self.log = SimpleNamespace(committed=50)
-        group: Any = SimpleNamespace(
-            raw=SimpleNamespace(raft=SimpleNamespace(log=self.log)), machine=SimpleNamespace(applied_index=48)
-        )
+        self.machine = SimpleNamespace(applied_index=50)
+        group: Any = SimpleNamespace(raw=SimpleNamespace(raft=SimpleNamespace(log=self.log)), machine=self.machine)
         desk: Any = SimpleNamespace(
             lease_left_ms=lambda raft_id: self.leases.get(raft_id, 0),
             withhold=self.withheld.extend,
@@ -166,8 +166,8 @@ def test_every_call_carries_the_term() -> None:
 
 def test_a_barrier_that_everybody_passes_writes_and_leaves_the_fence_alone() -> None:
     async def story(hands: Hands) -> None:
-        await hands.carry_out(barrier(1, 2, 3))
-        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3]
+        await hands.carry_out(barrier(1, 2, 3, 4))
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3, 4]
         assert [list(write.puts) for write, _ in hands.writes.written] == [[b"topology/x"]]
 
     play(story)
@@ -186,11 +186,11 @@ def test_a_barrier_waits_for_a_node_that_does_not_answer_as_long_as_it_is_not_ma
 def test_a_barrier_that_skips_an_offline_node_raises_the_fence_and_asks_the_others_once_more_before_it_writes() -> None:
     async def story(hands: Hands) -> None:
         hands.answers = {3: asyncio.get_running_loop().create_future()}
-        passing = asyncio.ensure_future(hands.carry_out(barrier(1, 2, 3)))
+        passing = asyncio.ensure_future(hands.carry_out(barrier(1, 2, 3, 4)))
         await asyncio.sleep(0.02)
         assert not passing.done() and hands.writes.written == []
         hands.asked.clear()
-        hands.log.committed = 60
+        hands.log.committed = hands.machine.applied_index = 60
         hands.mark_down(3)
         await passing
         assert [write.puts for write, _ in hands.writes.written] == [{FENCE_KEY: b"9"}, {b"topology/x": b"1"}]
@@ -198,7 +198,53 @@ def test_a_barrier_that_skips_an_offline_node_raises_the_fence_and_asks_the_othe
         assert [(raft_id, protocol.decode_barrier(body).index) for raft_id, _, body in hands.asked] == [
             (1, 60),
             (2, 60),
+            (4, 60),
         ]
+
+    play(story)
+
+
+def test_a_barrier_that_waited_while_an_instance_was_started_anew_raises_the_fence_and_asks_once_more() -> None:
+    async def story(hands: Hands) -> None:
+        answer = asyncio.get_running_loop().create_future()
+        hands.answers = {3: answer}
+        passing = asyncio.ensure_future(hands.carry_out(barrier(1, 2, 3, 4)))
+        await asyncio.sleep(0.02)
+        hands.asked.clear()
+        # Its new life answers, but knows nothing of what the one before had sent.
+        hands.view.instances[3] = msgspec.structs.replace(row(3), since_version=10)
+        answer.set_result(None)
+        await passing
+        assert [write.puts for write, _ in hands.writes.written] == [{FENCE_KEY: b"9"}, {b"topology/x": b"1"}]
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3, 4]
+
+    play(story)
+
+
+def test_a_barrier_does_not_pass_before_what_a_dead_one_sent_is_fenced_off() -> None:
+    async def story(hands: Hands) -> None:
+        hands.view.instances[4] = msgspec.structs.replace(row(4, Grade.OFFLINE), since_version=9)
+        hands.view.fence = 8
+        await hands.carry_out(barrier(1, 2, 3))
+        assert [write.puts for write, _ in hands.writes.written] == [{FENCE_KEY: b"9"}, {b"topology/x": b"1"}]
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3, 1, 2, 3]
+
+    play(story)
+
+
+def test_whoever_comes_in_while_a_barrier_waits_is_asked_too_and_the_write_depends_on_those_who_have_not() -> None:
+    async def story(hands: Hands) -> None:
+        hands.mark_down(3)
+        hands.mark_down(4)
+        answer = asyncio.get_running_loop().create_future()
+        hands.answers = {2: answer}
+        passing = asyncio.ensure_future(hands.carry_out(barrier(1, 2)))
+        await asyncio.sleep(0.02)
+        hands.view.instances[3] = row(3, Grade.RAFT_SYNCED)
+        answer.set_result(None)
+        await passing
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3]
+        assert [list(write.expect) for write, _ in hands.writes.written] == [[instance_key(4)]]
 
     play(story)
 
@@ -226,7 +272,7 @@ def test_a_joiner_is_told_where_the_members_are_and_as_of_when() -> None:
         await hands.carry_out(Answer(StepKind.ANSWER, "told", (7,), address="h:9", response=told, write=write))
         ((address, response),) = hands.sent
         assert address == "h:9" and response.term == TERM
-        assert [(each.raft_id, each.address, each.commit_index) for each in response.members] == [(1, "h1:1", 48)]
+        assert [(each.raft_id, each.address, each.commit_index) for each in response.members] == [(1, "h1:1", 50)]
 
     play(story)
 
