@@ -17,7 +17,7 @@ from trimtab.node.cluster_writes import ClusterWrites
 from trimtab.node.discovering import WRONG_CLUSTER
 from trimtab.node.group import Group
 from trimtab.node.leader_door import Decision, LeaderDoor
-from trimtab.topology import join, protocol, updates
+from trimtab.topology import join, names, protocol, updates
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import Address, DiscoverReply, JoinReply, JoinRequest, JoinResponse, UpdateReply
 from trimtab.topology.records import RequestRecord, encode, instance_key, request_key
@@ -174,6 +174,8 @@ class ClusterService:
     async def update(self, asked: Asked) -> bytes:
         """Change what the cluster wants of an instance, or where it is; the grades after it, committed."""
         request = protocol.decode_update(asked.body)
+        # Here, so that row and event say the same.
+        request = msgspec.structs.replace(request, reason=request.reason[: names.MAX_TEXT_CHARACTERS])
         onward = msgspec.structs.replace(request, forwarded=True)
         answer = await self._door.pass_on(
             protocol.UPDATE, protocol.encode(onward), asked.deadline, forwarded=request.forwarded
