@@ -201,5 +201,5 @@ class ClusterService:
 
         await self._door.decide(decide, "target", [before.instance_id] if before is not None else [])
         self._heard_of(request.raft_id)
-        body: bytes = protocol.encode(UpdateReply(self._view.instances[request.raft_id].grades))
+        body: bytes = protocol.encode(UpdateReply(self._view.instances[request.raft_id].grades, self._writes.term))
         return body

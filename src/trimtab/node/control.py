@@ -19,6 +19,7 @@ from trimtab.governor.state import ClusterState, Heard, Patience
 from trimtab.governor.steps import StepKey
 from trimtab.governor.voters import Seat, choose_voters
 from trimtab.net.client import Channel
+from trimtab.net.errors import NetError, RpcError
 from trimtab.net.server import Handler
 from trimtab.node import conf_changes
 from trimtab.node.answering import Answering, Method
@@ -29,6 +30,7 @@ from trimtab.node.cluster_service import ClusterService, Self
 from trimtab.node.cluster_view import ClusterView
 from trimtab.node.cluster_writes import ClusterWrites
 from trimtab.node.deeds import Deeds
+from trimtab.node.errors import NotLeader
 from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
 from trimtab.node.group import Group
 from trimtab.node.heartbeats import Heartbeats
@@ -363,11 +365,34 @@ class ClusterControl:
             lease_ms=settings.timing.lease_ms,
             election_max_ms=settings.timing.election_max_ms,
         )
-        body = await self.calls.ask(instance.raft_id, protocol.UPDATE, protocol.encode(request), timeout_s)
-        incarnation = protocol.decode_update_reply(body).grades.target.incarnation
+        reply = protocol.decode_update_reply(await self._tell(protocol.encode(request), timeout_s))
         if target is Grade.ONLINE:
+            self.lease.heard_of(reply.term)
             self.heartbeats.start(instance.rng.random() * settings.timing.lease_heartbeat_ms / 1000)
-        return incarnation
+        return reply.grades.target.incarnation
+
+    async def _tell(self, update: bytes, timeout_s: float) -> bytes:
+        """The leader's answer to an update of the own row, by way of any member.
+
+        An instance that has moved is not found by the leader before its row says where it is, so it does not hear who
+        leads. The others know, and pass it on.
+        """
+        until = self._loop.time() + timeout_s
+        try:
+            return await self.calls.ask(self._instance.raft_id, protocol.UPDATE, update, timeout_s)
+        except NotLeader as unknown:
+            others = [raft_id for raft_id, link in self._host.links.items() if link.channel.connected]
+            for raft_id in others:
+                if (left_s := until - self._loop.time()) <= 0:
+                    break
+                try:
+                    return await self.calls.ask(raft_id, protocol.UPDATE, update, left_s)
+                except RpcError as error:
+                    if error.code != NotLeader.code:
+                        raise
+                except NetError:
+                    continue
+            raise unknown
 
     async def _send_answer(self, address: str, response: JoinResponse, timeout_s: float) -> None:
         instance = self._instance

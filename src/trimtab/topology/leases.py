@@ -189,6 +189,10 @@ class LeaseHolder:
             self._until_s, self._refused = until_s, ""
         return longer and now_s < until_s
 
+    def heard_of(self, term: int) -> None:
+        """The own row was written in this term: grants of earlier ones may go by what it was before."""
+        self._term = max(self._term, term)
+
     def surrender(self, reason: str) -> None:
         """Stop serving now, and don't begin again before `resume`. To be done before the cluster is told."""
         self._surrendered = reason or "it was given up"

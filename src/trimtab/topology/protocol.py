@@ -134,9 +134,10 @@ class UpdateRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class UpdateReply(msgspec.Struct, array_like=True, frozen=True):
-    """The grades after the change, which is committed."""
+    """The grades after the change, which is committed. `term` is that of the leader who wrote it."""
 
     grades: Grades
+    term: int = 0
 
 
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, gc=False):

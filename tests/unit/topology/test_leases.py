@@ -140,6 +140,14 @@ def test_numbers_of_a_later_life_are_greater() -> None:
     assert LeaseHolder(1_000).sent(0.0) == 1_001
 
 
+def test_a_leader_of_before_the_announcement_grants_nothing_that_counts() -> None:
+    """Its row of this instance may have the timing of an earlier life."""
+    holder = LeaseHolder()
+    holder.heard_of(5)
+    assert not holder.granted(grant(holder.sent(10.0), term=4, lease_ms=20_000), 10.1)
+    assert holder.granted(grant(holder.sent(11.0), term=5), 11.1)
+
+
 # The giver
 
 
