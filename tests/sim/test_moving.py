@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.sim.governed_world import governed, grade, others, row
 
+from tests.sim.governed_world import governed, grade, others, row
 from trimtab.topology.grades import Grade
 
 
