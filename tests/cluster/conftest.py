@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances
+from tests.cluster.instances import Instances, loopback
 from tests.cluster.members import Members
 from tests.conftest import Processes
 
@@ -19,6 +19,6 @@ def members(processes: Processes, free_ports: Callable[[int], list[int]], tmp_pa
 
 
 @pytest.fixture
-def three(processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Instances:
+def three(processes: Processes, tmp_path: Path) -> Instances:
     """Three instances that are not started yet."""
-    return Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(3)])
+    return Instances(processes, tmp_path, loopback(3))

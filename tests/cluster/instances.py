@@ -23,6 +23,7 @@ from tests.conftest import Processes
 from trimtab.client.cluster import ClusterClient
 from trimtab.client.errors import Error
 from trimtab.playground.forming import NotOnline, await_online
+from trimtab.playground.ports import SPACING, free_base
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import InstanceView, ViewReply
 
@@ -215,6 +216,16 @@ class Instances:
         """What `trimtab events` shows: `kind: text`, oldest first."""
         async with self.client() as client:
             return [f"{event.kind}: {event.text}" for _, event in await client.events(limit=1_000)]
+
+
+def loopback(count: int) -> list[str]:
+    """Addresses for so many instances.
+
+    Not of the ports that the kernel gives to outgoing connections: one of those may be gone when a killed instance
+    wants it back.
+    """
+    base = free_base(count)
+    return [f"127.0.0.1:{base + number * SPACING}" for number in range(count)]
 
 
 def number_of(row: InstanceView) -> int:

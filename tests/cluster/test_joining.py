@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances
+from tests.cluster.instances import Instances, loopback
 from tests.cluster.mines import Mines
 from tests.cluster.watching import run
 from tests.conftest import Processes
@@ -19,10 +18,10 @@ STEPS = {4: "join.requested", 5: "join.persisted", 6: "join.acknowledged", 7: "j
 
 
 def test_joiners_killed_after_each_step_of_the_handshake_get_in_once_under_their_first_uuid(
-    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path
+    processes: Processes, tmp_path: Path
 ) -> None:
     mines = Mines(tmp_path / "mines", ["join.answered"])
-    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(7)], env=mines.env)
+    cluster = Instances(processes, tmp_path, loopback(7), env=mines.env)
     killed = {number: tmp_path / f"killed-{number}" for number in STEPS}
     attempts: dict[int, tuple[str, str]] = {}
 

@@ -7,12 +7,11 @@ gets a second row.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances, number_of
+from tests.cluster.instances import Instances, loopback, number_of
 from tests.cluster.mines import Mines
 from tests.cluster.watching import run
 from tests.conftest import Processes
@@ -94,11 +93,9 @@ class Story:
 
 
 @pytest.mark.parametrize("place", STEP_PLACES)
-def test_the_next_leader_finishes_what_a_killed_one_was_doing(
-    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path, place: str
-) -> None:
+def test_the_next_leader_finishes_what_a_killed_one_was_doing(processes: Processes, tmp_path: Path, place: str) -> None:
     mines = Mines(tmp_path / "mines", NAMES)
-    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(5)], env=mines.env)
+    cluster = Instances(processes, tmp_path, loopback(5), env=mines.env)
     story = Story(cluster, mines, place)
     began = time.monotonic()
 

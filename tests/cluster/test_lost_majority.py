@@ -6,12 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances, number_of
+from tests.cluster.instances import Instances, loopback, number_of
 from tests.cluster.watching import run
 from tests.conftest import Processes
 
@@ -27,9 +26,9 @@ def recover(*arguments: str | Path) -> tuple[int, str]:
 
 
 def test_a_cluster_that_lost_its_majority_goes_on_from_the_survivor_with_the_highest_log(
-    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path
+    processes: Processes, tmp_path: Path
 ) -> None:
-    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(7)])
+    cluster = Instances(processes, tmp_path, loopback(7))
     one, two, three = (cluster.data_dir(number) for number in (1, 2, 3))
 
     async def put(key: bytes) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances
+from tests.cluster.instances import Instances, loopback
 from tests.cluster.watching import run
 from tests.conftest import Processes
 from trimtab.topology.grades import Grade
@@ -17,10 +16,8 @@ from trimtab.topology.grades import Grade
 pytestmark = pytest.mark.cluster
 
 
-def test_whoever_does_not_belong_is_told_why_and_ends(
-    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path
-) -> None:
-    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(4)])
+def test_whoever_does_not_belong_is_told_why_and_ends(processes: Processes, tmp_path: Path) -> None:
+    cluster = Instances(processes, tmp_path, loopback(4))
     refused = {
         2: (
             ["--cluster-id", "other"],
@@ -48,10 +45,8 @@ def test_whoever_does_not_belong_is_told_why_and_ends(
     run(story())
 
 
-def test_the_last_member_is_not_expelled_and_a_stranger_is_not_found(
-    processes: Processes, free_ports: Callable[[int], list[int]], tmp_path: Path
-) -> None:
-    cluster = Instances(processes, tmp_path, [f"127.0.0.1:{port}" for port in free_ports(1)])
+def test_the_last_member_is_not_expelled_and_a_stranger_is_not_found(processes: Processes, tmp_path: Path) -> None:
+    cluster = Instances(processes, tmp_path, loopback(1))
 
     def expel(name: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "trimtab", "expel", name, "--peer", cluster.listen[1]]
