@@ -2,13 +2,16 @@
 
 Linearizable after a read barrier; without one it is what this instance has applied, which may be all that is left to
 look at. What only the leader knows (who was heard from, and when) is shown by the leader alone.
+
+Rows of instances that have left stay for ever, and an answer has to fit into a message: of these, only the newest are
+shown, unless others are asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from trimtab.governor.state import Heard
 from trimtab.node.answering import Asked, Method
@@ -21,6 +24,8 @@ from trimtab.topology.view import View
 MAX_EVENTS_SHOWN = 1_000
 # Requests that have ended are shown too, the newest ones.
 MAX_REQUESTS_SHOWN = 500
+LEFT_SHOWN = 200
+MAX_LEFT_SHOWN = 1_000
 
 
 class ClusterView:
@@ -63,12 +68,21 @@ class ClusterView:
         events: list[tuple[int, EventRecord]] = []
         if request.events_after >= 0:
             events = self._events(request.events_after, min(max(request.events_limit, 1), MAX_EVENTS_SHOWN))
-        body: bytes = protocol.encode(self.reply(events))
+        left_limit = min(max(request.left_limit, 0), MAX_LEFT_SHOWN)
+        body: bytes = protocol.encode(self.reply(events, left_limit=left_limit, left_before=request.left_before))
         return body
 
-    def reply(self, events: list[tuple[int, EventRecord]]) -> ViewReply:
-        """As of now, with these events."""
+    def reply(
+        self, events: list[tuple[int, EventRecord]], *, left_limit: int = LEFT_SHOWN, left_before: int = 0
+    ) -> ViewReply:
+        """As of now, with these events, and so many of the instances that have left."""
         view, raft = self._view, self._group.raw.raft
+        left = [
+            raft_id
+            for raft_id, record in sorted(view.instances.items())
+            if record.left and (raft_id < left_before or not left_before)
+        ]
+        left_shown = left[max(len(left) - left_limit, 0) :]
         return ViewReply(
             cluster_id=self._cluster_id,
             genesis=self._genesis,
@@ -79,20 +93,23 @@ class ClusterView:
             version=view.version,
             fence=view.fence,
             transition=view.transition,
-            instances=self._instances(),
+            instances=self._instances(left_shown),
             requests=sorted(view.requests.items())[-MAX_REQUESTS_SHOWN:],
             events=events,
             last_event=view.next_event() - 1,
             lease_ms=max(self._lease_left_ms(), 0),
             unreadable=[f"{key.decode(errors='replace')}: {why}" for key, why in sorted(view.unreadable.items())],
             wall_ms=self._wall_ms(),
+            left_out=len(left) - len(left_shown),
         )
 
-    def _instances(self) -> list[InstanceView]:
+    def _instances(self, left_shown: Collection[int]) -> list[InstanceView]:
         config = self._group.raw.raft.tracker.config
         heard = self._heard()
         shown = []
-        for raft_id, record in sorted(self._view.instances.items()):
+        shown_ids = self._view.members().keys() | set(left_shown)
+        for raft_id in sorted(shown_ids):
+            record = self._view.instances[raft_id]
             known = heard.get(raft_id) if heard is not None else None
             shown.append(
                 InstanceView(

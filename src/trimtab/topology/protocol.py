@@ -210,11 +210,16 @@ class RequestReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ViewRequest(msgspec.Struct, array_like=True, frozen=True):
-    """The cluster as the asked member sees it (`linearizable`: after a read barrier), and events if asked."""
+    """The cluster as the asked member sees it (`linearizable`: after a read barrier), and events if asked.
+
+    Of instances that have left, the newest `left_limit` are shown; with `left_before` those with smaller raft ids.
+    """
 
     linearizable: bool = True
     events_after: int = -1  # -1: no events
     events_limit: int = 100
+    left_limit: int = 200
+    left_before: int = 0  # 0: the newest
 
 
 class InstanceView(msgspec.Struct, array_like=True, frozen=True):
@@ -250,6 +255,7 @@ class ViewReply(msgspec.Struct, array_like=True, frozen=True):
     lease_ms: int = 0  # what is left of the asked member's own lease
     unreadable: list[str] = []
     wall_ms: int = 0  # the asked member's wall clock; 0: it does not tell
+    left_out: int = 0  # instances that have left and are not shown, with smaller raft ids than those that are
 
 
 class Level(enum.IntEnum):
