@@ -1,10 +1,11 @@
 """The gate that every data request passes, on its way out of a router and on its way into a replica.
 
 The router stamps a request with the topology version it routes by, and counts it as open until it has ended: that is
-what a barrier waits for. The replica refuses what is stamped older than the fence (`fenced`), what comes while it has
-not caught up since it came back (`not_ready`), and, above ONE, what comes while it holds no lease (`no_lease`). At ONE
-it answers without a lease too, unless that is switched off, and marks the answer as possibly stale. Lease and fence are
-looked at again when the answer leaves: a process that was stopped in between must not answer as if no time had passed.
+what a barrier waits for, and so none is open for longer than MAX_ROUTED_S, whatever its sender asks. The replica
+refuses what is stamped older than the fence (`fenced`), what comes while it has not caught up since it came back
+(`not_ready`), and, above ONE, what comes while it holds no lease (`no_lease`). At ONE it answers without a lease too,
+unless that is switched off, and marks the answer as possibly stale. Lease and fence are looked at again when the answer
+leaves: a process that was stopped in between must not answer as if no time had passed.
 
 `probe` is such a request without data. Tests and operators use it; rows will take the same way.
 """
@@ -29,6 +30,7 @@ from trimtab.topology.view import View
 
 _CAUGHT_UP = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
 _MARGIN_S = 0.02
+MAX_ROUTED_S = 60.0
 
 Hold = Callable[[], Awaitable[None]]
 
@@ -135,7 +137,7 @@ class Serving:
         stamped = msgspec.structs.replace(request, target=target, version=self._view.version)
         token = self._open.open(stamped.version)
         try:
-            left_s = deadline - self._loop.time() - _MARGIN_S
+            left_s = min(deadline - self._loop.time(), MAX_ROUTED_S) - _MARGIN_S
             return await self._calls.ask(target, protocol.PROBE, protocol.encode(stamped), max(left_s, 0.001))
         finally:
             self._open.close(token)

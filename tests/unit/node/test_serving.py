@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from trimtab.net.errors import DeadlineExceeded
 from trimtab.net.hello import Hello
 from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Refused
 from trimtab.node.calls import Calls
-from trimtab.node.serving import Serving
+from trimtab.node.serving import MAX_ROUTED_S, Serving
 from trimtab.node.waits import WaitedTooLong, Waits
+from trimtab.sim.world import World
 from trimtab.topology import protocol
 from trimtab.topology.barriers import OpenRequests
 from trimtab.topology.grades import Grade, Grades, Standing
@@ -167,6 +169,29 @@ def test_a_grade_of_an_earlier_life_counts_for_nothing() -> None:
         assert await gate.code(Level.ONE) == "not_ready"
 
     play(story)
+
+
+def test_no_request_keeps_a_barrier_waiting_for_longer_than_a_minute_whatever_its_sender_asks() -> None:
+    with World(1) as world:
+        process = world.process("i1", "10.0.0.1")
+        process.start()
+
+        async def story() -> None:
+            gate = Gate()
+
+            async def hold() -> None:
+                await asyncio.sleep(3_600)
+
+            gate.serving.hold = hold
+            asking = asyncio.ensure_future(gate.probe(timeout_s=3_600))
+            await asyncio.sleep(MAX_ROUTED_S - 1)
+            assert not gate.open.drained(6)
+            await asyncio.sleep(2)
+            assert gate.open.drained(6)
+            with pytest.raises(DeadlineExceeded):
+                await asking
+
+        world.run_until_done(process.spawn(story()), 10_000)
 
 
 def test_a_router_that_knows_a_newer_version_waits_for_the_replica_to_see_it() -> None:
