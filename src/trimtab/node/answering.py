@@ -3,6 +3,9 @@
 The doors of the cluster's control are asked rarely and wait a lot (for Raft, for others), so they are written as
 coroutines. The same coroutine answers the instance itself, without a network. A task ends when nobody waits for its
 answer any more, and all of them end with the instance.
+
+Each pool of requests has room for so many at a time. What keeps the cluster going (the governor's orders, an instance's
+word about itself) has a pool of its own: clients can't crowd it out.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.waits import WaitedTooLong
 
 MAX_OPEN = 4_000
+MAX_OPEN_VITAL = 1_000
 DEFAULT_DEADLINE_S = 10.0
 
 
@@ -56,19 +60,21 @@ class Answering:
         self._loop = asyncio.get_running_loop()
         self._report = report
         self._address_of = address_of
-        # A dict as an ordered set, so that they end in the order in which they came.
+        # By pool; dicts as ordered sets, so that they end in the order in which they came.
+        self._vital: dict[asyncio.Task[None], None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def handler(self, method: Method) -> Handler:
-        """A handler that runs `method` for each request."""
+    def handler(self, method: Method, *, vital: bool = False) -> Handler:
+        """A handler that runs `method` for each request; `vital`: in the pool of what keeps the cluster going."""
+        pool, room = (self._vital, MAX_OPEN_VITAL) if vital else (self._tasks, MAX_OPEN)
 
         def handle(request: Request) -> None:
-            if len(self._tasks) >= MAX_OPEN:
-                request.fail("overloaded", f"{MAX_OPEN} requests wait here already; try again shortly")
+            if len(pool) >= room:
+                request.fail("overloaded", f"{room} requests wait here already; try again shortly")
                 return
             deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
             task = self._loop.create_task(self._answer(method, request, deadline))
-            self._tasks[task] = None
+            pool[task] = None
             task.add_done_callback(self._ended)
 
             def give_up(_reason: str) -> None:
@@ -80,10 +86,11 @@ class Answering:
 
     def close(self) -> None:
         """End everything that is open."""
-        for task in list(self._tasks):
+        for task in [*self._vital, *self._tasks]:
             task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._vital.pop(task, None)
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(f"a request could not be answered: {error!r}")

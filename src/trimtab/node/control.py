@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 GOVERN_EVERY_S = 0.5
 JOIN_DEADLINE_MS = 120_000
 _STOOD_STILL_S = 4 * GOVERN_EVERY_S
+# What must get through however many clients ask. Heartbeats need no place to wait in.
+_VITAL = frozenset((protocol.SYNC, protocol.REPLICAS, protocol.BARRIER, protocol.UPDATE))
 _LEAVING = (NodeState.DECOMMISSIONING, NodeState.REMOVING, NodeState.LEFT)
 
 
@@ -210,7 +212,9 @@ class ClusterControl:
 
     def handlers(self) -> dict[str, Handler]:
         """Method names and who answers them."""
-        handlers = {name: self._answering.handler(method) for name, method in self._methods.items()}
+        handlers = {
+            name: self._answering.handler(method, vital=name in _VITAL) for name, method in self._methods.items()
+        }
         handlers[protocol.RENEW] = self.desk.renew
         return handlers
 
