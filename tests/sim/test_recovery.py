@@ -129,6 +129,17 @@ def test_the_lost_members_are_strangers_when_they_come_back(ruin: Ruin) -> None:
         ruin.ask(lambda client: client.put(b"w", b"from the past"), 1)
 
 
+def test_a_lost_member_that_comes_back_is_told_what_to_do_in_its_own_log(ruin: Ruin) -> None:
+    said: dict[int, list[str]] = {1: [], 3: []}
+    ruin.cluster._instance_says = lambda member, line: said[member.raft_id].append(line)  # type: ignore[method-assign]
+    ruin.start(1, 3)
+    ruin.kill(1, 3)
+    ruin.recover(3)
+    ruin.start(3, 1)
+    for lines in said.values():
+        assert any("if one was recovered (`trimtab recover`), start the others with empty" in line for line in lines)
+
+
 @pytest.mark.parametrize("writes_before_the_crash", range(1, 5))
 def test_a_recovery_that_is_interrupted_is_run_again(ruin: Ruin, writes_before_the_crash: int) -> None:
     ruin.start(1, 2, 3)
