@@ -31,7 +31,7 @@ def answer(state: ClusterState) -> Answer | None:
         why = f"{ticket.instance_id} at {ticket.address} was told that {outcome}"
         draft = Draft(state)
         draft.change_request(number, answered=True)
-        draft.tell(why)
+        draft.tell(why, names=(ticket.instance_id,))
         return Answer(StepKind.ANSWER, why, (number,), address=ticket.address, response=told, write=draft.write())
     return None
 

@@ -54,11 +54,10 @@ def shard(state: ClusterState) -> Step | None:
     )
     if not ids:
         return None
-    why = f"every router knows {names(state.view, ids)} by version {state.view.version}"
     draft = Draft(state)
-    for raft_id in ids:
-        draft.climb(raft_id, Grade.SHARDING_INITIALIZED)
-    return barrier(state, StepKind.SHARD, why, ids, draft)
+    ids = _rise(draft, ids, Grade.SHARDING_INITIALIZED)
+    why = f"every router knows {names(state.view, ids)} by version {state.view.version}"
+    return barrier(state, StepKind.SHARD, why, ids, draft, about=ids)
 
 
 def go_online(state: ClusterState) -> Commit | None:
@@ -71,11 +70,10 @@ def go_online(state: ClusterState) -> Commit | None:
     if not ids:
         return None
     draft = Draft(state)
-    for raft_id in ids:
-        draft.climb(raft_id, Grade.ONLINE)
+    ids = _rise(draft, ids, Grade.ONLINE)
     draft.raise_version()
     why = f"{names(state.view, ids)} {are(ids)} Online"
-    draft.tell(why)
+    draft.tell(why, ids)
     return Commit(StepKind.ONLINE, why, tuple(ids), write=draft.write())
 
 
@@ -92,6 +90,15 @@ def _climbers(state: ClusterState, kind: StepKind, stands_below: Callable[[Insta
         for raft_id, record in sorted(state.view.members().items())
         if raft_id not in left_alone and state.alive(raft_id) and stands_below(record)
     ][:MAX_BATCH]
+
+
+def _rise(draft: Draft, ids: list[int], grade: Grade) -> list[int]:
+    """Those of them whom one write has room for climb in it."""
+    for count, raft_id in enumerate(ids):
+        if draft.full:
+            return ids[:count]
+        draft.climb(raft_id, grade)
+    return ids
 
 
 def _call(state: ClusterState, kind: StepKind, call: CallKind, ids: list[int], grade: Grade, why: str) -> Call | None:
@@ -113,8 +120,8 @@ def _climb(state: ClusterState, raft_id: int, grade: Grade) -> Write:
     if grades.must_climb and grades.current.grade is not Grade.OFFLINE:
         # It has been away without having been found out. What its life before sent may still be on its way.
         draft.begin_anew(raft_id)
-        draft.tell(f"{name(state.view, raft_id)} had been away and begins again, as {grade.value}")
+        draft.tell(f"{name(state.view, raft_id)} had been away and begins again, as {grade.value}", (raft_id,))
     else:
         draft.climb(raft_id, grade)
-        draft.tell(f"{name(state.view, raft_id)} is {grade.value}")
+        draft.tell(f"{name(state.view, raft_id)} is {grade.value}", (raft_id,))
     return draft.write()

@@ -52,10 +52,20 @@ def unfenced(view: View) -> tuple[int, ...]:
 
 
 def barrier(
-    state: ClusterState, kind: StepKind, why: str, subjects: Iterable[int], draft: Draft, *, version: int = 0
+    state: ClusterState,
+    kind: StepKind,
+    why: str,
+    subjects: Iterable[int],
+    draft: Draft,
+    *,
+    about: Iterable[int] = (),
+    version: int = 0,
 ) -> Barrier:
-    """The step that runs a barrier (at the version of now, if no other is given), and then writes the draft."""
+    """The step that runs a barrier (at the version of now, if no other is given), and then writes the draft.
+
+    `about` are the instances that `why` is about.
+    """
     version = version or state.view.version
     draft.raise_fence(version)
-    draft.tell(why)
+    draft.tell(why, about)
     return Barrier(kind, why, tuple(subjects), version=version, nodes=barrier_nodes(state.view), write=draft.write())

@@ -21,16 +21,18 @@ def find_silent(state: ClusterState) -> Commit | None:
     draft = Draft(state)
     found: list[int] = []
     for raft_id, record in sorted(state.view.members().items()):
-        if raft_id == state.leader or record.grades.target.grade is not Grade.ONLINE or len(found) == MAX_BATCH:
+        if raft_id == state.leader or record.grades.target.grade is not Grade.ONLINE:
             continue
+        if len(found) == MAX_BATCH or draft.full:
+            break
         if reason := failure(state, raft_id):
             found.append(raft_id)
             draft.change_instance(raft_id, grades=set_target(record.grades, Grade.OFFLINE), reason=reason)
-            draft.tell(f"{record.instance_id} should be Offline: {reason}")
+            draft.tell(f"{record.instance_id} should be Offline: {reason}", (raft_id,))
     if not found:
         return None
     write = draft.write()
-    return Commit(StepKind.DOWN, "; ".join(write.events[:3]), tuple(found), write=write)
+    return Commit(StepKind.DOWN, "; ".join(write.sentences[:3]), tuple(found), write=write)
 
 
 def failure(state: ClusterState, raft_id: int) -> str | None:

@@ -32,17 +32,20 @@ def mark_down(state: ClusterState) -> Commit | None:
         if grades.target.grade is Grade.EXPELLED and raft_id in state.voters:
             continue
         going.append(raft_id)
-    going = going[:MAX_BATCH]
     if not going:
         return None
     draft = Draft(state)
-    for raft_id in going:
+    marked = []
+    for raft_id in going[:MAX_BATCH]:
+        if draft.full:
+            break
+        marked.append(raft_id)
         record = draft.instance(raft_id)
         because = f": {record.reason}" if record.reason else ", as it asked"
-        draft.tell(f"{record.instance_id} is {record.grades.target.grade.value}{because}")
+        draft.tell(f"{record.instance_id} is {record.grades.target.grade.value}{because}", (raft_id,))
         draft.go_down(raft_id)
     write = draft.write()
-    return Commit(StepKind.DOWN, "; ".join(write.events[:3]), tuple(going), write=write)
+    return Commit(StepKind.DOWN, "; ".join(write.sentences[:3]), tuple(marked), write=write)
 
 
 def fence_off(state: ClusterState) -> Barrier | None:
@@ -52,4 +55,4 @@ def fence_off(state: ClusterState) -> Barrier | None:
     if not gone:
         return None
     why = f"requests from before version {view.version} are fenced off, because {names(view, gone)} went down"
-    return barrier(state, StepKind.FENCE, why, gone, Draft(state))
+    return barrier(state, StepKind.FENCE, why, gone, Draft(state), about=gone)

@@ -11,6 +11,8 @@ From write_both_read_new on nothing is taken back: such a request is finished, a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trimtab.governor.joins import standing
 from trimtab.governor.obstacles import obstacle, undecided
 from trimtab.governor.state import ClusterState
@@ -120,15 +122,21 @@ def _too_late(request: RequestRecord, deadline_ms: int) -> str:
 
 def _end(state: ClusterState, endings: dict[int, Ending]) -> Commit:
     draft = Draft(state)
+    ended: list[int] = []
     for number, (ending, reason) in endings.items():
+        if draft.full:
+            break
+        ended.append(number)
         request = draft.request(number)
         if request.state is RequestState.RUNNING:
             _take_back(draft, request, f"request {number} ({request.kind.value}) {ending.value}: {reason}")
         draft.end_request(number, ending, reason)
-        draft.tell(f"request {number} ({request.kind.value} of {_about(state, request)}) {ending.value}: {reason}")
-    _shrink_transition(state, draft, endings)
+        about = _about(state, request)
+        named = (about,) if request.join is not None or request.raft_id else ()
+        draft.tell(f"request {number} ({request.kind.value} of {about}) {ending.value}: {reason}", names=named)
+    _shrink_transition(state, draft, ended)
     write = draft.write()
-    return Commit(StepKind.REQUEST, "; ".join(write.events[:3]), tuple(endings), write=write)
+    return Commit(StepKind.REQUEST, "; ".join(write.sentences[:3]), tuple(ended), write=write)
 
 
 def _take_back(draft: Draft, request: RequestRecord, reason: str) -> None:
@@ -142,11 +150,11 @@ def _take_back(draft: Draft, request: RequestRecord, reason: str) -> None:
             draft.raise_version()
 
 
-def _shrink_transition(state: ClusterState, draft: Draft, endings: dict[int, Ending]) -> None:
+def _shrink_transition(state: ClusterState, draft: Draft, ended: Collection[int]) -> None:
     transition = state.view.transition
-    if transition is None or not any(number in endings for number in transition.requests):
+    if transition is None or not any(number in ended for number in transition.requests):
         return
-    left = [number for number in transition.requests if number not in endings]
+    left = [number for number in transition.requests if number not in ended]
     version = draft.raise_version()
     draft.transition(TransitionRecord(transition.state, transition.kind, left, version) if left else None)
 

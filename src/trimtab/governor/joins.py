@@ -32,7 +32,7 @@ def admit(state: ClusterState) -> Commit | None:
     decided: list[int] = []
     accepted: list[str] = []
     for number in pending_joins(state):
-        if len(decided) == MAX_BATCH:
+        if len(decided) == MAX_BATCH or draft.full:
             break
         ticket = state.view.requests[number].join
         assert ticket is not None
@@ -45,7 +45,7 @@ def admit(state: ClusterState) -> Commit | None:
         reason = coordinator_refusal(seen, number, lambda raft_id: standing(state, raft_id))
         if reason is not None:
             draft.end_request(number, RequestState.FAILED, reason)
-            draft.tell(f"{ticket.instance_id} at {ticket.address} was refused: {reason}")
+            draft.tell(f"{ticket.instance_id} at {ticket.address} was refused: {reason}", names=(ticket.instance_id,))
         else:
             _accept(draft, seen, number, state.now_ms)
             accepted.append(ticket.instance_id if replaced is None else f"{ticket.instance_id} for {ticket.replaces}")
@@ -55,9 +55,10 @@ def admit(state: ClusterState) -> Commit | None:
     if accepted:
         ids = [draft.request(number).raft_id for number in decided]
         span = f"raft id {max(ids)}" if len(accepted) == 1 else f"raft ids up to {max(ids)}"
-        draft.tell(f"{listed(accepted)} {'was' if len(accepted) == 1 else 'were'} admitted, with {span}")
+        how = "was" if len(accepted) == 1 else "were"
+        draft.tell(f"{listed(accepted)} {how} admitted, with {span}", [raft_id for raft_id in ids if raft_id])
     write = draft.write()
-    return Commit(StepKind.REQUEST, "; ".join(write.events[-3:]), tuple(decided), write=write)
+    return Commit(StepKind.REQUEST, "; ".join(write.sentences[-3:]), tuple(decided), write=write)
 
 
 def pending_joins(state: ClusterState) -> list[int]:

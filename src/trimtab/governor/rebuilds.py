@@ -32,13 +32,17 @@ def begin_rebuilds(state: ClusterState) -> Commit | None:
     if not chosen:
         return None
     draft = Draft(state)
+    begun: dict[int, int] = {}
     for raft_id, number in chosen.items():
+        if draft.full:
+            break
+        begun[raft_id] = number
         draft.change_instance(raft_id, state=NodeState.REBUILDING)
         draft.change_request(number, state=RequestState.RUNNING, started_ms=state.now_ms)
     draft.raise_version()
-    why = f"{names(state.view, chosen)} {'is' if len(chosen) == 1 else 'are'} rebuilt"
-    draft.tell(why)
-    return Commit(StepKind.REQUEST, why, tuple(chosen.values()), write=draft.write())
+    why = f"{names(state.view, begun)} {'is' if len(begun) == 1 else 'are'} rebuilt"
+    draft.tell(why, begun)
+    return Commit(StepKind.REQUEST, why, tuple(begun.values()), write=draft.write())
 
 
 def end_rebuilds(state: ClusterState) -> Barrier | None:
@@ -52,13 +56,17 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
     if not running:
         return None
     draft = Draft(state)
+    done: dict[int, int] = {}
     for number, raft_id in running.items():
+        if draft.full:
+            break
+        done[number] = raft_id
         if draft.instance(raft_id).state is NodeState.REBUILDING:
             draft.change_instance(raft_id, state=NodeState.NORMAL)
         draft.end_request(number, RequestState.DONE, "")
     draft.raise_version()
-    why = f"{names(view, running.values())} {'is' if len(running) == 1 else 'are'} rebuilt: done"
-    return barrier(state, StepKind.REQUEST, why, running, draft)
+    why = f"{names(view, done.values())} {'is' if len(done) == 1 else 'are'} rebuilt: done"
+    return barrier(state, StepKind.REQUEST, why, done, draft, about=done.values())
 
 
 def next_global(state: ClusterState) -> Barrier | None:

@@ -55,6 +55,18 @@ class StepKey:
     subjects: tuple[int, ...]  # raft ids; request numbers for REQUEST and ANSWER
 
 
+# What one write may hold, encoded: a quarter of what a command may. Steps are cut accordingly.
+MAX_WRITE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event to be: a sentence, and the instance ids of those whom that sentence is about."""
+
+    text: str
+    instances: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Write:
     """A conditional change of the metastore: `puts` if every key in `expect` is at that revision (0: absent).
@@ -66,7 +78,18 @@ class Write:
     expect: dict[bytes, int]
     puts: dict[bytes, bytes] = field(default_factory=dict)
     deletes: tuple[bytes, ...] = ()
-    events: tuple[str, ...] = ()
+    events: tuple[Told, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The first events, for a step that has no other why."""
+        return tuple(told.text for told in self.events)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in a command."""
+        records = sum(len(key) + len(value) for key, value in self.puts.items()) + sum(map(len, self.expect))
+        return records + sum(len(told.text) + sum(map(len, told.instances)) for told in self.events)
 
     @property
     def empty(self) -> bool:
@@ -126,17 +149,18 @@ class Call(Step):
     index: int = 0
     writes: dict[int, Write] = field(default_factory=dict)
 
-    def write_for(self, answered: Collection[int]) -> Write:
-        """One write for all that answered."""
-        expect: dict[bytes, int] = {}
-        puts: dict[bytes, bytes] = {}
-        events: list[str] = []
+    def writes_for(self, answered: Collection[int], max_bytes: int = MAX_WRITE_BYTES) -> list[Write]:
+        """One write for all that answered; several where one would be too large."""
+        batches: list[list[Write]] = []
+        room = 0
         for raft_id in sorted(answered):
             write = self.writes[raft_id]
-            expect.update(write.expect)
-            puts.update(write.puts)
-            events += write.events
-        return Write(expect, puts, events=tuple(events))
+            if write.size_bytes > room:
+                batches.append([])
+                room = max_bytes
+            batches[-1].append(write)
+            room -= write.size_bytes
+        return [_merged(batch) for batch in batches]
 
 
 @dataclass(frozen=True)
@@ -162,3 +186,12 @@ class Answer(Step):
     address: str = ""
     response: JoinResponse = field(default_factory=lambda: JoinResponse("", "", False))
     write: Write = field(default_factory=lambda: Write({}))
+
+
+def _merged(writes: list[Write]) -> Write:
+    expect: dict[bytes, int] = {}
+    puts: dict[bytes, bytes] = {}
+    for write in writes:
+        expect.update(write.expect)
+        puts.update(write.puts)
+    return Write(expect, puts, events=tuple(told for write in writes for told in write.events))

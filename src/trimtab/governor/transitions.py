@@ -87,15 +87,22 @@ def go_on(state: ClusterState) -> Barrier | None:
             _finish(state, draft, number)
         why = f"{subject_of(state)}: done"
         draft.raise_version()
-    return barrier(state, StepKind.REQUEST, why, transition.requests, draft, version=transition.version)
+    numbers, about = transition.requests, _subjects(state)
+    return barrier(state, StepKind.REQUEST, why, numbers, draft, about=about, version=transition.version)
 
 
 def subject_of(state: ClusterState) -> str:
     """Who does what in the transition under way."""
     transition = state.view.transition
     assert transition is not None
-    who = [state.view.requests[number].raft_id for number in transition.requests if number in state.view.requests]
+    who = _subjects(state)
     return f"{names(state.view, who)} {_DOES[transition.kind][len(who) != 1]}"
+
+
+def _subjects(state: ClusterState) -> list[int]:
+    """The instances of the transition's requests."""
+    transition, requests = state.view.transition, state.view.requests
+    return [requests[number].raft_id for number in transition.requests if number in requests] if transition else []
 
 
 def keeps_from_leaving(state: ClusterState) -> str | None:
@@ -158,20 +165,26 @@ def _predecessor_busy(state: ClusterState, request: RequestRecord) -> bool:
 
 def _begin(state: ClusterState, kind: RequestKind, numbers: list[int]) -> Commit:
     draft = Draft(state)
-    subjects = []
+    subjects: list[int] = []
     for number in numbers:
+        # Its end is one write, too, of the same records and of those that are replaced.
+        if draft.full:
+            break
         request = draft.request(number)
         subjects.append(request.raft_id)
+        if replaced := state.view.instances.get(draft.instance(request.raft_id).replaces):
+            draft.weigh(replaced)
         draft.change_instance(request.raft_id, state=UNDER_WAY[kind])
         if request.state is RequestState.PENDING:
             draft.change_request(number, state=RequestState.RUNNING, started_ms=state.now_ms)
+    numbers = numbers[: len(subjects)]
     version = draft.raise_version()
     draft.transition(TransitionRecord(TransitionState.WRITE_BOTH_READ_OLD, kind, numbers, version))
     why = (
         f"{names(state.view, subjects)} {_DOES[kind][len(subjects) != 1]}: "
         f"{TransitionState.WRITE_BOTH_READ_OLD.value} begins"
     )
-    draft.tell(why)
+    draft.tell(why, subjects)
     return Commit(StepKind.REQUEST, why, tuple(numbers), write=draft.write())
 
 

@@ -8,12 +8,13 @@ when it is written (`rebasing`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from trimtab.governor.state import ClusterState
-from trimtab.governor.steps import Write
+from trimtab.governor.steps import MAX_WRITE_BYTES, Told, Write
 from trimtab.topology.grades import Grade, Grades, set_current, set_target
 from trimtab.topology.records import (
     FENCE_KEY,
@@ -29,7 +30,7 @@ from trimtab.topology.records import (
 )
 from trimtab.topology.states import FOLLOWING, NodeState
 
-# Instances (or requests) that one step deals with: their records, conditions and events fit in one command.
+# Instances (or requests) that one step deals with, where their records don't fill a write before (`Draft.full`).
 MAX_BATCH = 200
 
 
@@ -44,8 +45,18 @@ class Draft:
         self._requests: dict[int, RequestRecord] = {}
         self._puts: dict[bytes, bytes] = {}
         self._deletes: list[bytes] = []
-        self._events: list[str] = []
+        self._events: list[Told] = []
+        self._bytes = 0
         self._version = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should go into this write."""
+        return self._bytes >= MAX_WRITE_BYTES
+
+    def weigh(self, record: InstanceRecord | RequestRecord) -> None:
+        """Keep room for a record, here or in the write that follows from this one."""
+        self._bytes += len(encode(record))
 
     # Reading
 
@@ -55,19 +66,28 @@ class Draft:
 
     def instance(self, raft_id: int) -> InstanceRecord:
         """The record as this write leaves it."""
-        self.depend(instance_key(raft_id))
+        key = instance_key(raft_id)
+        if key not in self._expect:
+            self.depend(key)
+            self.weigh(self._view.instances[raft_id])
         return self._instances.get(raft_id) or self._view.instances[raft_id]
 
     def request(self, number: int) -> RequestRecord:
         """The record as this write leaves it."""
-        self.depend(request_key(number))
+        key = request_key(number)
+        if key not in self._expect:
+            self.depend(key)
+            self.weigh(self._view.requests[number])
         return self._requests.get(number) or self._view.requests[number]
 
     # Changing
 
-    def tell(self, sentence: str) -> None:
-        """An event."""
-        self._events.append(sentence)
+    def tell(self, sentence: str, about: Iterable[int] = (), names: Iterable[str] = ()) -> None:
+        """An event, and the instances (by raft id, or by name) that this very sentence is about."""
+        records = (self._instances.get(raft_id) or self._view.instances.get(raft_id) for raft_id in about)
+        named = (*(record.instance_id for record in records if record is not None), *names)
+        self._events.append(Told(sentence, named))
+        self._bytes += len(sentence) + sum(map(len, named))
 
     def raise_version(self) -> int:
         """The topology version that tells of this write."""
@@ -96,6 +116,7 @@ class Draft:
         """A new row; the id must never have been used."""
         assert raft_id not in self._view.instances, "raft ids are never used again"
         self.depend(instance_key(raft_id))
+        self.weigh(record)
         self._instances[raft_id] = record
 
     def change_instance(self, raft_id: int, **fields: Any) -> None:

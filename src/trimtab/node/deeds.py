@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from trimtab.governor.crossing import absent, barrier_nodes, unfenced
-from trimtab.governor.steps import Answer, Barrier, Call, ChangeMembers, Commit, Step, StepKind, Transfer, Write
+from trimtab.governor.steps import Answer, Barrier, Call, ChangeMembers, Commit, Step, StepKind, Told, Transfer, Write
 from trimtab.net.errors import NetError
 from trimtab.node import conf_changes, failpoints
 from trimtab.node.answering import Refused
@@ -40,8 +40,6 @@ from trimtab.topology.protocol import Address, BarrierCall, JoinResponse, SyncCa
 from trimtab.topology.records import FENCE_KEY, EventRecord, decode_instance, instance_key
 from trimtab.topology.view import View
 
-# Calls that the write of one command has room for.
-_WRITE_AT_ONCE = 200
 _ASK_AGAIN_S = 0.2
 _LEASE_LOOK_S = 0.05
 _MAX_LEASE_LOOKS = 400
@@ -141,7 +139,7 @@ class Deeds:
         self._leases.withhold(going)
         try:
             await self._leases_end(going)
-            await self._writes.write(write, self._events(step, write.events or (step.why,)), term=term)
+            await self._writes.write(write, self._events(step, write), term=term)
         finally:
             self._leases.grant_again(going)
 
@@ -168,23 +166,10 @@ class Deeds:
             await asyncio.sleep(min(left_s, _LEASE_LOOK_S))
         raise StepFailed(f"{', '.join(self._name_of(raft_id) for raft_id in going)} may still hold a lease")
 
-    def _events(self, step: Step, texts: Iterable[str]) -> list[EventRecord]:
-        names = self._names(step)
-        return [self._writes.event(step.kind.value, text, names) for text in texts]
-
-    def _names(self, step: Step) -> list[str]:
-        """The instance ids of those whom a step is about."""
-        names = []
-        for subject in step.subjects:
-            if step.kind in (StepKind.REQUEST, StepKind.ANSWER):
-                request = self._view.requests.get(subject)
-                if request is not None and request.join is not None:
-                    names.append(request.join.instance_id)
-                    continue
-                subject = request.raft_id if request is not None else 0
-            if (record := self._view.instances.get(subject)) is not None:
-                names.append(record.instance_id)
-        return names
+    def _events(self, step: Step, write: Write) -> list[EventRecord]:
+        # A step without a write of its own is about members.
+        told = write.events or (Told(step.why, tuple(self._name_of(raft_id) for raft_id in step.subjects)),)
+        return [self._writes.event(step.kind.value, each.text, each.instances) for each in told]
 
     # Leadership and members
 
@@ -248,8 +233,8 @@ class Deeds:
         self._hit(step, "after-deed")
         if not answered:
             raise StepFailed("none of them answered; " + self._why_blamed(step.subjects))
-        for start in range(0, len(answered), _WRITE_AT_ONCE):
-            await self._write(step, step.write_for(answered[start : start + _WRITE_AT_ONCE]), term)
+        for write in step.writes_for(answered):
+            await self._write(step, write, term)
 
     async def _ask_all(self, raft_ids: Collection[int], method: str, body: bytes) -> list[int]:
         """Who answered in time. The others are left alone for a while, each by itself."""

@@ -29,6 +29,7 @@ from trimtab.governor.steps import (
     Step,
     StepKey,
     StepKind,
+    Told,
     Transfer,
     Write,
 )
@@ -124,9 +125,9 @@ class World:
             self.view.change(key, None, revision)
         self.revision = revision
         self.writes += 1
-        self.events += write.events
+        self.events += write.sentences
         wrong = check(self.state())
-        assert not wrong, f"{wrong} after {write.events}"
+        assert not wrong, f"{wrong} after {write.sentences}"
         return True
 
     def put_row(self, raft_id: int, **fields: object) -> None:
@@ -294,7 +295,7 @@ class World:
                 answered = [raft_id for raft_id in step.subjects if self.up(raft_id)]
                 for raft_id in set(step.subjects) - set(answered):
                     self.backing_off[raft_id] = self.now_ms + 2 * TICK_MS
-                return step.write_for(answered) if answered else self._rest(step)
+                return step.writes_for(answered, max_bytes=1 << 30)[0] if answered else self._rest(step)
             case Barrier():
                 return self._barrier(step)
             case Answer():
@@ -312,7 +313,7 @@ class World:
         self.need_majority(voters)
         self.learners = (self.learners | set(step.add) | set(step.demote)) - set(step.promote) - set(step.remove)
         self.voters = voters
-        return step.write or Write({}, events=(step.why,))
+        return step.write or Write({}, events=(Told(step.why),))
 
     def _barrier(self, step: Barrier) -> Write | None:
         skipped = False

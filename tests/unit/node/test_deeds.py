@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Transfer, Write
+from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Told, Transfer, Write
 from trimtab.net.errors import NotConnected
 from trimtab.node import failpoints
 from trimtab.node.backoffs import Backoffs
@@ -125,7 +125,8 @@ def climb(*raft_ids: int) -> Call:
     writes = {}
     for raft_id in raft_ids:
         key = instance_key(raft_id)
-        writes[raft_id] = Write({key: raft_id}, {key: encode(row(raft_id))}, events=(f"i{raft_id} climbed",))
+        told = Told(f"i{raft_id} climbed", (f"i{raft_id}",))
+        writes[raft_id] = Write({key: raft_id}, {key: encode(row(raft_id))}, events=(told,))
     return Call(StepKind.SYNC, "they climb", raft_ids, index=50, writes=writes)
 
 
