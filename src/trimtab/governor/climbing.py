@@ -84,7 +84,7 @@ def _stands(record: InstanceRecord, grade: Grade) -> bool:
 
 
 def _climbers(state: ClusterState, kind: StepKind, stands_below: Callable[[InstanceRecord], bool]) -> list[int]:
-    left_alone = state.busy(kind) | state.backing_off
+    left_alone = state.busy(kind) | state.backing_off | state.left_alone
     return [
         raft_id
         for raft_id, record in sorted(state.view.members().items())

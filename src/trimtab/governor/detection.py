@@ -25,6 +25,8 @@ def find_silent(state: ClusterState) -> Commit | None:
             continue
         if len(found) == MAX_BATCH or draft.full:
             break
+        if raft_id in state.left_alone:
+            continue
         if reason := failure(state, raft_id):
             found.append(raft_id)
             draft.change_instance(raft_id, grades=set_target(record.grades, Grade.OFFLINE), reason=reason)

@@ -27,6 +27,8 @@ def mark_down(state: ClusterState) -> Commit | None:
         grades = record.grades
         if grades.target.grade not in _DOWN or grades.current.grade is grades.target.grade:
             continue
+        if raft_id in state.left_alone:
+            continue
         if raft_id == state.leader and (grades.target.grade is Grade.EXPELLED or successors(state)):
             continue
         if grades.target.grade is Grade.EXPELLED and raft_id in state.voters:

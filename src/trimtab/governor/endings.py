@@ -22,7 +22,7 @@ from trimtab.governor.wording import name, seconds
 from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING
-from trimtab.topology.lifecycle import open_requests, prunable, too_late
+from trimtab.topology.lifecycle import prunable, too_late
 from trimtab.topology.records import (
     GLOBAL_KINDS,
     RequestKind,
@@ -39,8 +39,8 @@ _PRUNED_AT_ONCE = 100
 def end_early(state: ClusterState) -> Commit | None:
     """Rule: requests that should not or can't go on end, with their reasons."""
     endings: dict[int, Ending] = {}
-    for number, request in sorted(state.view.requests.items()):
-        if request.state.final or len(endings) == MAX_BATCH or too_late(state.view, number):
+    for number, request in state.open_requests.items():
+        if len(endings) == MAX_BATCH or too_late(state.view, number) or request.raft_id in state.left_alone:
             continue
         if ending := _ending(state, number):
             endings[number] = ending
@@ -49,7 +49,7 @@ def end_early(state: ClusterState) -> Commit | None:
 
 def give_up(state: ClusterState) -> Commit | None:
     """Rule: when none of the requests that wait can go on, all of them are cancelled."""
-    open_now = open_requests(state.view)
+    open_now = state.open_requests
     waiting = {n: r for n, r in open_now.items() if r.kind not in JOINING and r.kind not in GLOBAL_KINDS}
     if not waiting or state.view.transition is not None or state.in_office_ms < state.patience.offline_after_ms:
         return None

@@ -63,7 +63,7 @@ def admit(state: ClusterState) -> Commit | None:
 
 def pending_joins(state: ClusterState) -> list[int]:
     """Undecided ones, the most urgent first."""
-    requests = state.view.requests
+    requests = state.open_requests
     return sorted(
         (
             n

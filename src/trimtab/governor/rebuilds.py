@@ -22,11 +22,12 @@ def begin_rebuilds(state: ClusterState) -> Commit | None:
     if state.view.transition is not None:
         return None
     chosen: dict[int, int] = {}  # raft id -> request
-    for number, request in sorted(state.view.requests.items()):
+    for number, request in state.open_requests.items():
         if request.kind is not RequestKind.REBUILD or request.state is not RequestState.PENDING or request.cancel:
             continue
         record = state.view.instances.get(request.raft_id)
         free = record is not None and record.state is NodeState.NORMAL and request.raft_id not in chosen
+        free = free and request.raft_id not in state.left_alone
         if free and len(chosen) < MAX_BATCH and not undecided(state, number) and obstacle(state, number) is None:
             chosen[request.raft_id] = number
     if not chosen:
@@ -50,8 +51,9 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
     view = state.view
     running = {
         number: request.raft_id
-        for number, request in sorted(view.requests.items())
+        for number, request in state.open_requests.items()
         if request.kind is RequestKind.REBUILD and request.state is RequestState.RUNNING
+        if request.raft_id not in state.left_alone
     }
     if not running:
         return None
@@ -72,7 +74,7 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
 def next_global(state: ClusterState) -> Barrier | None:
     """Rule: the first of the global requests."""
     view = state.view
-    queue = [n for n, r in sorted(view.requests.items()) if r.kind in GLOBAL_KINDS and not r.state.final]
+    queue = [number for number, request in state.open_requests.items() if request.kind in GLOBAL_KINDS]
     if not queue or view.transition is not None:
         return None
     number = queue[0]

@@ -7,8 +7,11 @@ So a rule may wait because of it, but nothing that was begun may depend on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trimtab.governor.steps import StepKey, StepKind
+from trimtab.topology.lifecycle import open_requests
+from trimtab.topology.records import INSTANCES, RequestRecord
 from trimtab.topology.view import View
 
 
@@ -62,6 +65,16 @@ class ClusterState:
     backing_off: frozenset[int] = frozenset()  # raft ids whose last call failed, not to be called yet
     patience: Patience = Patience()
     resting: frozenset[StepKey] = frozenset()
+
+    @property
+    def left_alone(self) -> frozenset[int]:
+        """Instances that nothing is done for: their rows can't be read, so nobody knows what they are."""
+        return self.view.unread(INSTANCES)
+
+    @cached_property
+    def open_requests(self) -> dict[int, RequestRecord]:
+        """The requests that have not ended, by number."""
+        return open_requests(self.view)
 
     @property
     def members(self) -> frozenset[int]:

@@ -23,10 +23,13 @@ from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING
 from trimtab.topology.records import (
+    TRANSITION_KEY,
     RequestKind,
     RequestRecord,
     RequestState,
     TransitionRecord,
+    instance_key,
+    request_key,
 )
 from trimtab.topology.states import NodeState, TransitionState
 
@@ -51,7 +54,7 @@ _DOES = {
 
 def begin(state: ClusterState) -> Commit | None:
     """Rule: the most urgent requests that can go now go together."""
-    if state.view.transition is not None:
+    if state.view.transition is not None or unreadable_part(state):
         return None
     for kind in UNDER_WAY_BY_URGENCY:
         numbers = _ready(state, kind)
@@ -67,6 +70,8 @@ def go_on(state: ClusterState) -> Barrier | None:
     """Rule: a transition goes on to its next state, or ends, behind a barrier."""
     transition = state.view.transition
     if transition is None:
+        return None
+    if unreadable_part(state):
         return None
     if keeps_from_leaving(state):
         # The votes or leadership move first, other rules' work; and before it is too late to take anything back.
@@ -103,6 +108,18 @@ def _subjects(state: ClusterState) -> list[int]:
     """The instances of the transition's requests."""
     transition, requests = state.view.transition, state.view.requests
     return [requests[number].raft_id for number in transition.requests if number in requests] if transition else []
+
+
+def unreadable_part(state: ClusterState) -> str | None:
+    """Which record of the transition under way can't be read, so that nobody here can say how it goes on; or None."""
+    view, transition = state.view, state.view.transition
+    keys = [TRANSITION_KEY]
+    for number in transition.requests if transition is not None else ():
+        keys.append(request_key(number))
+        if number in view.requests:
+            keys.append(instance_key(view.requests[number].raft_id))
+    unread = [key for key in keys if key in view.unreadable]
+    return f"{unread[0].decode()} can't be read: {view.unreadable[unread[0]]}" if unread else None
 
 
 def keeps_from_leaving(state: ClusterState) -> str | None:
@@ -142,8 +159,10 @@ def ready_to_join(state: ClusterState, request: RequestRecord) -> bool:
 def _ready(state: ClusterState, kind: RequestKind) -> list[int]:
     ready: list[int] = []
     goners: list[int] = []
-    for number, request in sorted(state.view.requests.items()):
-        if request.kind is not kind or request.state.final or request.cancel or len(ready) == MAX_BATCH:
+    for number, request in state.open_requests.items():
+        if request.kind is not kind or request.cancel or len(ready) == MAX_BATCH:
+            continue
+        if request.raft_id in state.left_alone:
             continue
         if kind in JOINING:
             if ready_to_join(state, request) and not _predecessor_busy(state, request):

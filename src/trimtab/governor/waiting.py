@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from trimtab.governor.leadership import goes_because, successors
 from trimtab.governor.obstacles import obstacle
 from trimtab.governor.state import ClusterState
-from trimtab.governor.transitions import keeps_from_leaving, subject_of
+from trimtab.governor.transitions import keeps_from_leaving, subject_of, unreadable_part
 from trimtab.governor.voters import MAX_VOTERS, wanted_voters
 from trimtab.governor.wording import name, names
 from trimtab.topology.grades import Grade
-from trimtab.topology.lifecycle import open_requests
 from trimtab.topology.records import RequestState
 from trimtab.topology.states import NodeState
 
@@ -49,9 +48,11 @@ def _votes(state: ClusterState) -> Iterator[str]:
 
 def _requests(state: ClusterState) -> Iterator[str]:
     view = state.view
+    if why := unreadable_part(state):
+        yield f"the transition under way waits for a leader of a newer release: {why}"
     if view.transition is not None and (why := keeps_from_leaving(state)):
         yield f"{subject_of(state)}, but has to wait: {why}"
-    for number, request in open_requests(view).items():
+    for number, request in state.open_requests.items():
         if request.state is RequestState.PENDING and request.join is None and (why := obstacle(state, number)):
             yield f"request {number} ({request.kind.value}) waits: {why}"
         record = view.instances.get(request.raft_id)

@@ -62,6 +62,12 @@ class ClusterWrites:
 
         With a `term`, only a leader of that term writes.
         """
+        for key in write.puts.keys() & self._view.unreadable.keys():
+            # Perhaps a newer release wrote it; what this one would put there forgets what it can't read.
+            raise ProposalRefused(
+                f"{key.decode(errors='replace')} can't be read here ({self._view.unreadable[key]}), so it is not "
+                "changed; let an instance of the newest release lead"
+            )
         for _ in range(_MAX_TRIES):
             now = rebased(write, self._view)
             if now is None:

@@ -27,6 +27,8 @@ FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
 # In one turn; the loop goes on in the next one, so that a defect of the rules can't stop everything else.
 _MAX_STEPS_PER_TURN = 64
+# So often in a row may a step be overtaken before it rests like one that failed.
+_MAX_OUTDATED = 3
 
 # (steps in flight, steps that rest, instances to leave alone) -> the state; None: this instance does not govern now.
 Look = Callable[[frozenset[StepKey], frozenset[StepKey], frozenset[int]], ClusterState | None]
@@ -62,6 +64,7 @@ class Executor:
         self._tasks: dict[StepKey, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._outdated: Counter[StepKey] = Counter()  # how often in a row
         self.term = 0  # of the office held; 0: none
         self.last_why: dict[StepKey, str] = {}  # why a step that rests has failed
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (kind, done | outdated | failed) -> since the start
@@ -89,6 +92,7 @@ class Executor:
         self._resting.clear()
         self._blamed.clear()
         self.last_why.clear()
+        self._outdated.clear()
 
     def wake(self) -> None:
         """Something happened that a rule may care about."""
@@ -147,17 +151,25 @@ class Executor:
             self._resting.succeeded(step.key)
             self.last_why.pop(step.key, None)
         elif not isinstance(error, Outdated):
-            # Outdated needs no rest: the state is another one now, and so will be the plan.
             self._rest(step, error)
+        else:
+            # It needs no rest: the state is another one now, and so will be the plan. Unless it happens every time.
+            self._outdated[step.key] += 1
+            if self._outdated[step.key] >= _MAX_OUTDATED:
+                self._rest(step, error)
+            self.wake()
+            return
+        self._outdated.pop(step.key, None)
         self.wake()
 
     def _rest(self, step: Step, error: BaseException) -> None:
         why = str(error) or repr(error)
-        if not isinstance(error, StepFailed | GroupError | NetError):
+        if not isinstance(error, StepFailed | GroupError | NetError | Outdated):
             self._report(f"a step of the governor met a defect ({step.why}): {error!r}")
         elif self.last_why.get(step.key) != why:
             self._report(f"a step of the governor failed and is tried again ({step.why}): {why}")
         if len(self.last_why) > 1_000:
             self.last_why.clear()
+            self._outdated.clear()
         self.last_why[step.key] = why
         self.wake_later(self._resting.failed(step.key, self._loop.time()))

@@ -23,6 +23,7 @@ from trimtab.topology.protocol import CreateRequest
 from trimtab.topology.records import (
     GLOBAL_KINDS,
     PRIORITY,
+    REQUESTS,
     InstanceRecord,
     RequestKind,
     RequestRecord,
@@ -120,8 +121,10 @@ def same_request(view: View, asked: CreateRequest) -> int | None:
 
 
 def open_requests(view: View) -> dict[int, RequestRecord]:
-    """All that have not ended, by number."""
-    return {number: view.requests[number] for number in sorted(view.requests) if not view.requests[number].state.final}
+    """All that have not ended, by number; not those that can't be read any more, which are left alone."""
+    unread = view.unread(REQUESTS)
+    numbers = sorted(number for number, request in view.requests.items() if not request.state.final)
+    return {number: view.requests[number] for number in numbers if number not in unread}
 
 
 def queue(view: View) -> list[int]:

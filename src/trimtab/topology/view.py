@@ -29,6 +29,8 @@ from trimtab.topology.records import (
     number_of,
 )
 
+_NONE: frozenset[int] = frozenset()
+
 
 @dataclass
 class View:
@@ -41,7 +43,8 @@ class View:
     transition: TransitionRecord | None = None
     events: dict[int, EventRecord] = field(default_factory=dict)
     revisions: dict[bytes, int] = field(default_factory=dict)
-    # Why a record could not be read, by key: it is left as it was and shown to the operator.
+    # Why a record could not be read, by key: it is left as it was (where it was read before), nobody changes it, and
+    # it is shown to the operator. A newer release may have written it.
     unreadable: dict[bytes, str] = field(default_factory=dict)
 
     def change(self, key: bytes, value: bytes | None, revision: int) -> None:
@@ -53,10 +56,12 @@ class View:
             reader(self, key, value)
         except ValueError as error:
             self.unreadable[key] = str(error)
-            return
-        self.unreadable.pop(key, None)
+        else:
+            self.unreadable.pop(key, None)
+        # Also of what can't be read: a decision that was based on what was there before must know that it is outdated.
         if value is None:
             self.revisions.pop(key, None)
+            self.unreadable.pop(key, None)
         else:
             self.revisions[key] = revision
 
@@ -82,14 +87,21 @@ class View:
         return {raft_id: record for raft_id, record in self.instances.items() if not record.left}
 
     def next_raft_id(self) -> int:
-        """Greater than any id that was ever given: those of instances that left count."""
-        return max(self.instances, default=0) + 1
+        """Greater than any id that was ever given: those of instances that left count, and of unreadable rows."""
+        return max(max(self.instances, default=0), *self.unread(INSTANCES), 0) + 1
 
     def next_request(self) -> int:
-        return max(self.requests, default=0) + 1
+        return max(max(self.requests, default=0), *self.unread(REQUESTS), 0) + 1
 
     def next_event(self) -> int:
-        return max(self.events, default=0) + 1
+        return max(max(self.events, default=0), *self.unread(EVENTS), 0) + 1
+
+    def unread(self, prefix: bytes) -> frozenset[int]:
+        """The numbers of the records under this prefix that could not be read."""
+        if not self.unreadable:
+            return _NONE
+        digits = (key.removeprefix(prefix) for key in self.unreadable if key.startswith(prefix))
+        return frozenset(int(each) for each in digits if each.isdigit())
 
 
 def _read_instance(view: View, key: bytes, value: bytes | None) -> None:

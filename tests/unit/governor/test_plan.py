@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.unit.governor.driver import World, cluster
 
+from trimtab.governor.down import mark_down
 from trimtab.governor.plan import RULES, applicable, plan
-from trimtab.governor.steps import SLOTS, Call, StepKey, StepKind
+from trimtab.governor.steps import SLOTS, Call, Commit, StepKey, StepKind
+from trimtab.governor.transitions import begin, go_on
+from trimtab.governor.waiting import waiting
 from trimtab.topology.grades import Grade, set_target
-from trimtab.topology.records import RequestKind
+from trimtab.topology.records import TRANSITION_KEY, RequestKind, instance_key, request_key
+from trimtab.topology.states import NodeState
 
 
 def test_a_founder_becomes_online_by_itself() -> None:
@@ -171,3 +175,31 @@ def test_one_that_sets_out_again_while_it_climbs_begins_again() -> None:
     assert step.why == "i2 catches up with the metastore"
     world.run()
     world.assert_settled()
+
+
+def test_an_instance_or_a_request_that_can_not_be_read_holds_up_nobody_else() -> None:
+    world = cluster(4)
+    number = world.ask(RequestKind.LEAVE, "i4")
+    for name in ("i2", "i3"):
+        world.stop(name)
+    world.view.change(instance_key(2), b"{", 900)
+    world.view.change(request_key(number), b"{", 901)
+    step = mark_down(world.state())
+    assert step is not None and step.subjects == (3,)
+    assert begin(world.state()) is None
+    for _ in range(20):
+        step = world.next_step()
+        if step is None:
+            break
+        assert not isinstance(step, Commit) or instance_key(2) not in step.write.puts
+        world.carry_out(step)
+    assert world.grade("i3") is Grade.OFFLINE and world.row("i4").state is NodeState.NORMAL
+
+
+def test_a_transition_whose_record_can_not_be_read_waits_and_says_so() -> None:
+    world = cluster(3)
+    world.ask(RequestKind.LEAVE, "i3")
+    world.run(until=lambda: world.view.transition is not None)
+    world.view.change(TRANSITION_KEY, b"{", 900)
+    assert go_on(world.state()) is None and begin(world.state()) is None
+    assert any("newer release" in sentence for sentence in waiting(world.state()))

@@ -14,7 +14,7 @@ from trimtab.governor.steps import Write
 from trimtab.metastore.machine import Metastore
 from trimtab.node import cluster_writes
 from trimtab.node.cluster_writes import ClusterWrites, Outdated
-from trimtab.node.errors import NotLeader
+from trimtab.node.errors import NotLeader, ProposalRefused
 from trimtab.raft.roles import StateType
 from trimtab.topology.records import (
     TRANSITION_KEY,
@@ -153,5 +153,16 @@ def test_only_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
             leader.apply()
             await writing
         assert 68 <= len(leader.view.events) <= 100 and leader.view.next_event() == 151
+
+    play(story)
+
+
+def test_what_can_not_be_read_is_not_written_over() -> None:
+    async def story(leader: Leader) -> None:
+        key = instance_key(2)
+        leader.view.change(key, b'{"of":"a newer release"}', 7)
+        with pytest.raises(ProposalRefused, match="newest release"):
+            await leader.write(Write({key: 7}, {key: b"{}"}), "no")
+        assert leader.proposed == []
 
     play(story)

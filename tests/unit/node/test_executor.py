@@ -178,3 +178,22 @@ def test_a_defect_in_a_step_is_reported_and_the_loop_goes_on() -> None:
         office.executor.end()
 
     asyncio.run(story())
+
+
+def test_a_step_that_is_outdated_every_time_rests() -> None:
+    async def story() -> None:
+        tries = 0
+
+        async def carry_out(_step: Step, _term: int) -> None:
+            nonlocal tries
+            tries += 1
+            raise Outdated("changed")
+
+        office = Office(carry_out)
+        office.wanted = [step(StepKind.SYNC, 2)]
+        office.executor.begin(TERM)
+        await turns(50)
+        assert tries == 3 and len(office.reports) == 1 and "changed" in office.reports[0]
+        office.executor.end()
+
+    asyncio.run(story())
