@@ -25,7 +25,7 @@ from trimtab.node import conf_changes, failpoints
 from trimtab.node.answering import Refused
 from trimtab.node.backoffs import Backoffs
 from trimtab.node.calls import Calls
-from trimtab.node.cluster_writes import ClusterWrites
+from trimtab.node.cluster_writes import ClusterWrites, Outdated
 from trimtab.node.errors import GroupError
 from trimtab.node.executor import StepFailed
 from trimtab.node.group import Group
@@ -136,12 +136,21 @@ class Deeds:
         if write.empty and not even_if_empty:
             return
         going = self._going_down(write)
-        self._leases.withhold(going)
+        withheld = self._leases.withhold(going)
         try:
             await self._leases_end(going)
             await self._writes.write(write, self._events(step, write), term=term)
-        finally:
-            self._leases.grant_again(going)
+        except (Outdated, StepFailed):
+            self._leases.grant_again(withheld)
+            raise
+        except BaseException as error:
+            if isinstance(error, GroupError) and error.outcome_known:
+                self._leases.grant_again(withheld)
+            else:
+                # It may still be written, and whoever it marks must hold no lease then.
+                withheld.in_doubt = True
+            raise
+        self._leases.grant_again(withheld)
 
     def _going_down(self, write: Write) -> list[int]:
         """Whom this write marks Offline or Expelled."""
@@ -242,9 +251,13 @@ class Deeds:
             raft_id: self._loop.create_task(self._calls.ask(raft_id, method, body, self._patiences.call_s))
             for raft_id in raft_ids
         }
-        pending: Collection[asyncio.Task[bytes]] = tasks.values()
+        pending = set(tasks.values())
+        answered_one = False
         try:
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            # Each call has a timeout of its own, so this ends. Who is refused at once hurries nobody else.
+            while pending and not answered_one:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                answered_one = any(task.exception() is None for task in done)
             if pending:
                 await asyncio.wait(pending, timeout=self._patiences.linger_s)
         finally:

@@ -10,6 +10,7 @@ heard nobody, so its time in office begins anew, and it marks nobody Offline for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from trimtab.governor.state import Heard
 from trimtab.metastore.requests import LeaderHint
@@ -22,10 +23,23 @@ from trimtab.topology import protocol
 from trimtab.topology.grades import Grade
 from trimtab.topology.leases import Presence, confirmed_within_ms, grant_for
 from trimtab.topology.protocol import Grant, Heartbeat
-from trimtab.topology.records import InstanceRecord
+from trimtab.topology.records import InstanceRecord, instance_key
 from trimtab.topology.view import View
 
 Granted = Callable[[Grant], None]
+
+
+@dataclass
+class Withheld:
+    """Instances that get no lease, because a write is under way that marks them Offline or Expelled.
+
+    `revisions` are those of their rows when it began. `in_doubt`: nobody knows whether it will be written; it can't be
+    any more once the row is another one, or the term is over and everything of it known.
+    """
+
+    term: int
+    revisions: dict[int, int]
+    in_doubt: bool = False
 
 
 class HeartbeatDesk:
@@ -56,12 +70,13 @@ class HeartbeatDesk:
         self._address_of = address_of
         self._news = news
         self._presence = Presence(lease_ms, election_max_ms)
-        self._withheld: set[int] = set()
+        self._withheld: list[Withheld] = []
         self._spoke_s: dict[int, float] = {}  # when an instance last spoke for itself, otherwise than by a heartbeat
 
     def took_office(self) -> None:
         self._presence.took_office(self._clock_s(), self._view.instances)
         self._spoke_s.clear()
+        self._withheld = [each for each in self._withheld if each.term == self._office.term]
 
     # Heartbeats
 
@@ -95,7 +110,7 @@ class HeartbeatDesk:
         grant = grant_for(
             beat, record, term=raft.term, commit=raft.log.committed, lease_ms=self._lease_ms, confirmed=confirmed
         )
-        if grant.lease_ms and beat.raft_id in self._withheld:
+        if grant.lease_ms and self._is_withheld(beat.raft_id):
             grant = Grant(
                 beat.number, raft.term, 0, raft.log.committed, "it is about to leave, or to be marked Offline"
             )
@@ -126,13 +141,27 @@ class HeartbeatDesk:
             age_ms = min(age_ms, int((now_s - spoke_s) * 1000))
         return Heard(age_ms, seen.applied, seen.version, seen.uuid or record.uuid, seen.stalled_ms)
 
-    def withhold(self, raft_ids: Iterable[int]) -> None:
+    def withhold(self, raft_ids: Iterable[int]) -> Withheld:
         """Grant these no lease, until `grant_again`: they are about to be marked Offline or Expelled."""
-        self._withheld.update(raft_ids)
+        withheld = Withheld(self._office.term, {raft_id: self._revision(raft_id) for raft_id in raft_ids})
+        if withheld.revisions:
+            self._withheld.append(withheld)
+        return withheld
 
-    def grant_again(self, raft_ids: Iterable[int]) -> None:
-        """What kept them from a lease is written, or did not come about."""
-        self._withheld.difference_update(raft_ids)
+    def grant_again(self, withheld: Withheld) -> None:
+        """What kept them from a lease is written, or will certainly not come about."""
+        self._withheld = [each for each in self._withheld if each is not withheld]
+
+    def _is_withheld(self, raft_id: int) -> bool:
+        self._withheld = [each for each in self._withheld if not self._resolved(each)]
+        return any(raft_id in each.revisions for each in self._withheld)
+
+    def _resolved(self, withheld: Withheld) -> bool:
+        # It is one conditional write: when one of the rows is another one, it was written, or never will be.
+        return withheld.in_doubt and any(self._revision(i) != revision for i, revision in withheld.revisions.items())
+
+    def _revision(self, raft_id: int) -> int:
+        return self._view.revisions.get(instance_key(raft_id), 0)
 
     def lease_left_ms(self, raft_id: int) -> int:
         """How long the instance may still be serving under some lease."""

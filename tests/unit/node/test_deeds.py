@@ -14,8 +14,11 @@ from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind
 from trimtab.net.errors import NotConnected
 from trimtab.node import failpoints
 from trimtab.node.backoffs import Backoffs
+from trimtab.node.cluster_writes import Outdated
 from trimtab.node.deeds import Deeds, Patiences
+from trimtab.node.errors import LeadershipLost, NotLeader, Stalled
 from trimtab.node.executor import StepFailed
+from trimtab.node.presence import Withheld
 from trimtab.node.waits import Waits
 from trimtab.topology import protocol
 from trimtab.topology.grades import Grade, Grades, Standing
@@ -39,12 +42,15 @@ class Writes:
     def __init__(self, view: View) -> None:
         self._view = view
         self.written: list[tuple[Write, list[str]]] = []
+        self.error: Exception | None = None
 
     def event(self, kind: str, text: str, instances: Sequence[str] = ()) -> EventRecord:
         return EventRecord(0, kind, text, TERM, list(instances))
 
     async def write(self, write: Write, events: Sequence[EventRecord], *, term: int = 0) -> None:
         assert term == TERM
+        if self.error is not None:
+            raise self.error
         self.written.append((write, [event.text for event in events]))
         for key, value in write.puts.items():
             self._view.change(key, value, len(self.written) + 100)
@@ -64,14 +70,14 @@ class Hands:
         self.asked: list[tuple[int, str, bytes]] = []
         self.sent: list[tuple[str, JoinResponse]] = []
         self.leases: dict[int, int] = {}
-        self.withheld: list[int] = []
+        self.withheld: list[Withheld] = []
         self.log = SimpleNamespace(committed=50)
         self.machine = SimpleNamespace(applied_index=50)
         group: Any = SimpleNamespace(raw=SimpleNamespace(raft=SimpleNamespace(log=self.log)), machine=self.machine)
         desk: Any = SimpleNamespace(
             lease_left_ms=lambda raft_id: self.leases.get(raft_id, 0),
-            withhold=self.withheld.extend,
-            grant_again=lambda raft_ids: [self.withheld.remove(each) for each in raft_ids],
+            withhold=self._withhold,
+            grant_again=self.withheld.remove,
         )
         self.deeds = Deeds(
             SimpleNamespace(),  # type: ignore[arg-type]
@@ -88,6 +94,10 @@ class Hands:
             promote_lag_entries=10,
             patiences=Patiences(call_s=1, linger_s=0.05, barrier_s=1, transfer_s=1, answer_s=1),
         )
+
+    def _withhold(self, raft_ids: list[int]) -> Withheld:
+        self.withheld.append(Withheld(TERM, dict.fromkeys(raft_ids, 0)))
+        return self.withheld[-1]
 
     async def ask(self, raft_id: int, method: str, body: bytes, _timeout_s: float) -> bytes:
         self.asked.append((raft_id, method, body))
@@ -257,10 +267,38 @@ def test_nobody_is_marked_offline_while_it_may_hold_a_lease_and_it_gets_none_mea
         down = Write({key: 2}, {key: encode(row(2, Grade.OFFLINE))})
         marking = asyncio.ensure_future(hands.carry_out(Commit(StepKind.DOWN, "i2 is Offline", (2,), write=down)))
         await asyncio.sleep(0.1)
-        assert hands.writes.written == [] and hands.withheld == [2]
+        assert hands.writes.written == [] and [*hands.withheld[0].revisions] == [2]
         hands.leases[2] = 0
         await marking
         assert len(hands.writes.written) == 1 and hands.withheld == []
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "in_doubt"),
+    [(Outdated("changed"), False), (NotLeader(2), False), (Stalled("disk"), True), (LeadershipLost("gone"), True)],
+)
+def test_a_write_that_may_still_come_about_keeps_leases_from_those_it_marks(error: Exception, in_doubt: bool) -> None:
+    async def story(hands: Hands) -> None:
+        hands.writes.error = error
+        key = instance_key(2)
+        down = Write({key: 2}, {key: encode(row(2, Grade.OFFLINE))})
+        with pytest.raises(type(error)):
+            await hands.carry_out(Commit(StepKind.DOWN, "i2 is Offline", (2,), write=down))
+        assert [each.in_doubt for each in hands.withheld] == ([True] if in_doubt else [])
+
+    play(story)
+
+
+def test_one_that_is_refused_at_once_does_not_shorten_the_time_of_the_others() -> None:
+    async def story(hands: Hands) -> None:
+        slow = asyncio.get_running_loop().create_future()
+        hands.answers = {2: NotConnected("gone"), 3: slow}
+        asyncio.get_running_loop().call_later(0.2, slow.set_result, None)
+        await hands.carry_out(climb(2, 3))
+        ((write, _),) = hands.writes.written
+        assert set(write.puts) == {instance_key(3)}
 
     play(story)
 

@@ -12,7 +12,7 @@ from trimtab.node.presence import HeartbeatDesk
 from trimtab.raft.roles import StateType
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import Grant, Heartbeat
-from trimtab.topology.records import InstanceRecord
+from trimtab.topology.records import InstanceRecord, instance_key
 from trimtab.topology.view import View
 
 
@@ -26,11 +26,10 @@ class Desk:
         self.raft = SimpleNamespace(state=StateType.LEADER, term=3, lead=1, log=SimpleNamespace(committed=20))
         self.rounds: list[Any] = []
         self.news = 0
-        group: Any = SimpleNamespace(
-            raw=SimpleNamespace(raft=self.raft), machine=SimpleNamespace(applied_term=3, applied_index=20)
-        )
+        self.machine = SimpleNamespace(applied_term=3, applied_index=20)
+        group: Any = SimpleNamespace(raw=SimpleNamespace(raft=self.raft), machine=self.machine)
         host: Any = SimpleNamespace(read=lambda _group, done: self.rounds.append(done))
-        office = Office(host, group, lambda: self.now, gap_s=2.0)
+        self.office = office = Office(host, group, lambda: self.now, gap_s=2.0)
         office.look()
         self.desk = HeartbeatDesk(
             group,
@@ -97,11 +96,35 @@ def test_who_should_be_offline_is_withheld_or_is_not_what_it_says_gets_none() ->
     desk.stand(2, Grade.ONLINE)
     desk.beat(3, uuid="other")
     assert desk.grants[-1].lease_ms == 0
-    desk.desk.withhold([2])
+    withheld = desk.desk.withhold([2])
+    again = desk.desk.withhold([2])
     desk.beat(4)
     assert desk.grants[-1].lease_ms == 0 and "about to" in desk.grants[-1].reason
-    desk.desk.grant_again([2])
+    desk.desk.grant_again(again)
     desk.beat(5)
+    assert desk.grants[-1].lease_ms == 0, "another write is still under way"
+    desk.desk.grant_again(withheld)
+    desk.beat(6)
+    assert desk.grants[-1].lease_ms == 3_000
+
+
+def test_while_nobody_knows_whether_it_will_be_marked_it_gets_none_until_its_row_moves_or_the_term_ends() -> None:
+    desk = Desk()
+    desk.beat()
+    desk.confirm()
+    desk.desk.withhold([2]).in_doubt = True
+    desk.desk.took_office()  # after a stop of the process, in the same term
+    desk.beat(2)
+    assert desk.grants[-1].lease_ms == 0
+    desk.view.revisions[instance_key(2)] = 77
+    desk.beat(3)
+    assert desk.grants[-1].lease_ms == 3_000
+    desk.desk.withhold([2]).in_doubt = True
+    desk.raft.term = desk.machine.applied_term = 4
+    desk.office.look()
+    desk.desk.took_office()
+    desk.beat(4)
+    desk.confirm()
     assert desk.grants[-1].lease_ms == 3_000
 
 
