@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from trimtab.governor.joins import doubtful, standing
 from trimtab.governor.state import ClusterState
-from trimtab.governor.voters import choose_voters, seats
+from trimtab.governor.voters import stuck
 from trimtab.governor.wording import name
 from trimtab.topology.lifecycle import blocked
 from trimtab.topology.records import GLOBAL_KINDS, RequestKind
@@ -47,15 +47,19 @@ def undecided(state: ClusterState, number: int) -> bool:
 def _nobody_left(state: ClusterState, raft_id: int, with_them: Collection[int]) -> str | None:
     goners = {raft_id, *with_them}
     who = name(state.view, raft_id)
-    staying = [
-        other
-        for other, record in sorted(state.view.members().items())
-        if other not in goners and record.state in _STAYING and standing(state, other)
-    ]
-    if not staying:
+    # Voters first: a leader goes last, after it has handed over, and whoever will lead then stands for it here.
+    candidates = (*sorted(state.voters), *sorted(state.view.instances.keys() - state.voters))
+    first = next((i for i in candidates if i not in goners and _stays(state, i)), None)
+    if first is None:
         return f"no member that is up would be left without {who}; add an instance first"
-    # A leader goes last, after it has handed over: whoever will lead then stands for it here.
-    leader = state.leader if state.leader not in goners else next((i for i in staying if i in state.voters), staying[0])
-    if goners & choose_voters(seats(state, goners), state.voters, leader):
+    if not goners & state.voters:
+        return None
+    leader = state.leader if state.leader not in goners else first
+    if stuck(state, goners, leader):
         return f"the voters that are left without {who} would be no majority that is up; bring others back first"
     return None
+
+
+def _stays(state: ClusterState, raft_id: int) -> bool:
+    record = state.view.instances.get(raft_id)
+    return record is not None and record.state in _STAYING and standing(state, raft_id)

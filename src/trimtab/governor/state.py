@@ -76,7 +76,7 @@ class ClusterState:
         """The requests that have not ended, by number."""
         return open_requests(self.view)
 
-    @property
+    @cached_property
     def members(self) -> frozenset[int]:
         """Everybody in the Raft configuration."""
         return self.voters | self.learners

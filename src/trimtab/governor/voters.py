@@ -51,16 +51,37 @@ def wanted_voters(candidates: int) -> int:
 
 def choose_voters(seats: Mapping[int, Seat], voters: frozenset[int], leader: int) -> frozenset[int]:
     """Who should vote, given who does. The same again when asked again after the change."""
+    down, up, pool = _candidates(seats, voters, leader)
+    size = wanted_voters(len(pool) + len(down))
+    if _too_few(down, pool):
+        return voters
+    chosen = set(_spread(seats, pool, up, min(size, len(pool)), leader))
+    room = min(size - len(chosen), len(chosen) - 1)
+    return frozenset(chosen.union(down[: max(room, 0)]))
+
+
+def stuck(state: ClusterState, leaving: Iterable[int], leader: int) -> bool:
+    """Whether the voters would stay as they are, though these leave: only one of three or more is up."""
+    goners = frozenset(leaving)
+    down, _, pool = _candidates(seats(state, goners, state.voters), state.voters, leader)
+    if not _too_few(down, pool):
+        return False
+    down, _, pool = _candidates(seats(state, goners), state.voters, leader)
+    return _too_few(down, pool)
+
+
+def _candidates(
+    seats: Mapping[int, Seat], voters: frozenset[int], leader: int
+) -> tuple[list[int], frozenset[int], frozenset[int]]:
+    """Of those who stay: the voters that are down, those that are up, and everybody up who may vote."""
     down = sorted(i for i in voters - {leader} if i in seats and seats[i].down and not seats[i].leaving)
     up = frozenset(i for i in voters if i in seats and i not in down and not seats[i].leaving) | {leader}
     fit = frozenset(i for i, seat in seats.items() if seat.fit and not seat.leaving and not seat.down)
-    pool = up | fit
-    size = wanted_voters(len(pool) + len(down))
-    chosen = set(_spread(seats, pool, up, min(size, len(pool)), leader))
-    if len(chosen) == 1 and size > 2:
-        return voters
-    room = min(size - len(chosen), len(chosen) - 1)
-    return frozenset(chosen.union(down[: max(room, 0)]))
+    return down, up, up | fit
+
+
+def _too_few(down: list[int], pool: frozenset[int]) -> bool:
+    return len(pool) == 1 and wanted_voters(len(pool) + len(down)) > 2
 
 
 def change_voters(state: ClusterState) -> ChangeMembers | None:
@@ -94,12 +115,13 @@ def change_voters(state: ClusterState) -> ChangeMembers | None:
     )
 
 
-def seats(state: ClusterState, leaving: Iterable[int] = ()) -> dict[int, Seat]:
-    """What each member is good for; `leaving` are to be treated as if they left."""
+def seats(state: ClusterState, leaving: Iterable[int] = (), among: frozenset[int] | None = None) -> dict[int, Seat]:
+    """What each member (or each `among` them) is good for; `leaving` are to be treated as if they left."""
     goners = frozenset(leaving) | being_replaced(state)
     found = {}
-    for raft_id, record in state.view.instances.items():
-        if raft_id not in state.members:
+    for raft_id in state.members if among is None else among:
+        record = state.view.instances.get(raft_id)
+        if record is None:
             continue
         heard = state.heard.get(raft_id)
         applied = state.commit if raft_id == state.leader else heard.applied if heard is not None else 0

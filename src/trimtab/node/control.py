@@ -124,6 +124,7 @@ class ClusterControl:
             self.deeds.carry_out,
             blamed=self._blamed,
             every_s=GOVERN_EVERY_S,
+            clock_s=instance.boot_s,
             report=instance.complaints.add,
         )
         self.patience = Patience(

@@ -7,6 +7,9 @@ and rests, is part of the state that is planned from, so it is not planned twice
 Steps belong to one term. When it ends, their tasks end with it, whatever they were doing: the next leader plans anew
 from what is written. The loop is woken by news (a change of the view, a step's end, an instance that was heard from
 again) and, because some rules depend on time alone, by a timer; between those it costs nothing.
+
+Planning costs more the larger the cluster is, and news come faster. So the loop pauses after each turn for a multiple
+of what that took: whatever happens, most of the leader's time is left for leading.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
 # In one turn; the loop goes on in the next one, so that a defect of the rules can't stop everything else.
 _MAX_STEPS_PER_TURN = 64
+# The pause after a turn, in turns of that length; never longer than the timer's interval.
+_PAUSE_FACTOR = 5
 # So often in a row may a step be overtaken before it rests like one that failed.
 _MAX_OUTDATED = 3
 
@@ -51,6 +56,7 @@ class Executor:
         *,
         blamed: Backoffs[int],
         every_s: float,
+        clock_s: Callable[[], float],
         report: Callable[[str], None],
     ) -> None:
         self._look = look
@@ -58,12 +64,14 @@ class Executor:
         self._carry_out = carry_out
         self._blamed = blamed
         self._every_s = every_s
+        self._clock_s = clock_s  # the time of a loop may stand still while a callback runs
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._resting: Backoffs[StepKey] = Backoffs(FIRST_BACKOFF_S, MAX_BACKOFF_S)
         self._tasks: dict[StepKey, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._not_before_s = 0.0  # the next turn
         self._outdated: Counter[StepKey] = Counter()  # how often in a row
         self.term = 0  # of the office held; 0: none
         self.last_why: dict[StepKey, str] = {}  # why a step that rests has failed
@@ -98,7 +106,11 @@ class Executor:
         """Something happened that a rule may care about."""
         if self.term and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            pause_s = self._not_before_s - self._loop.time()
+            if pause_s > 0:
+                self._loop.call_later(pause_s, self._turn)
+            else:
+                self._loop.call_soon(self._turn)
 
     def wake_later(self, after_s: float) -> None:
         self._loop.call_later(after_s, self.wake)
@@ -109,22 +121,31 @@ class Executor:
 
     def _turn(self) -> None:
         self._scheduled = False
+        began_s = self._clock_s()
+        again = self._plan_steps()
+        took_s = self._clock_s() - began_s
+        self._not_before_s = self._loop.time() + took_s + min(_PAUSE_FACTOR * took_s, self._every_s)
+        if again:
+            self.wake()
+
+    def _plan_steps(self) -> bool:
+        """Begin whatever can begin; whether there is more than one turn takes."""
         for _ in range(_MAX_STEPS_PER_TURN):
             if not self.term:
-                return
+                return False
             now = self._loop.time()
             in_flight, resting = frozenset(self._tasks), self._resting.waiting(now)
             state = self._look(in_flight, resting, self._blamed.waiting(now))
             if state is None or state.term != self.term:
-                return
+                return False
             step = self._plan(state)
             if step is None:
-                return
+                return False
             if step.key in in_flight or step.key in resting:
                 self._report(f"the governor planned a step that is under way or rests: {step.key}")
-                return
+                return False
             self._begin(step)
-        self.wake()
+        return True
 
     def _begin(self, step: Step) -> None:
         task = self._loop.create_task(self._run(step, self.term), name=f"{step.kind.value} {step.subjects}")

@@ -95,9 +95,12 @@ class HeartbeatDesk:
         record = self._view.instances.get(beat.raft_id)
         if record is not None and record.uuid == beat.uuid:
             now_s, commit = self._clock_s(), self._group.raw.raft.log.committed
-            was_silent = self._presence.of(beat.raft_id, now_s).age_ms >= self._offline_after_ms // 2
+            before = self._presence.of(beat.raft_id, now_s)
             self._presence.heard(beat, commit, now_s, catching_up=record.grades.current.grade is Grade.OFFLINE)
-            if was_silent or not record.grades.settled:
+            # Only what a rule may care about, or a hundred instances that climb would keep the leader planning.
+            was_silent = before.age_ms >= self._offline_after_ms // 2
+            caught_up = before.applied < commit <= beat.applied
+            if was_silent or (caught_up and not record.grades.settled):
                 self._news()
         within_ms = confirmed_within_ms(record, self._election_ms)
         self._office.confirm(within_ms / 2, lambda _error: self._grant(beat, granted))

@@ -125,7 +125,7 @@ class Round:
 
     @property
     def unanswered_for(self) -> frozenset[int]:
-        """Whose requests nobody answers for: of those who were skipped, and of the former lives of those who weren't."""
+        """Whose requests nobody answers for: those of nodes that were skipped, and of former lives."""
         return frozenset(self._skipped | self._anew)
 
     @property

@@ -170,7 +170,7 @@ def blocked(view: View, number: int, alive: Alive) -> str | None:
         return (
             f"{replaced.instance_id if replaced else record.replaces} is alive again, and only a dead one is replaced"
         )
-    if request.kind is not RequestKind.JOIN and not _others(view, raft_id, alive):
+    if request.kind is not RequestKind.JOIN and not _another(view, raft_id, alive):
         return f"no other member is alive to take over from {name}; start one first"
     return None
 
@@ -296,9 +296,9 @@ def _ignored(view: View, instance_id: str, raft_id: int, alive: Alive) -> int:
     return other
 
 
-def _others(view: View, raft_id: int, alive: Alive) -> list[int]:
-    return [
-        other
-        for other, record in view.members().items()
-        if other != raft_id and record.state is NodeState.NORMAL and alive(other)
-    ]
+def _another(view: View, raft_id: int, alive: Alive) -> bool:
+    """Whether some other member is normal and alive."""
+    return any(
+        other != raft_id and record.state is NodeState.NORMAL and alive(other)
+        for other, record in view.instances.items()
+    )

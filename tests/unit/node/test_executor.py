@@ -28,9 +28,16 @@ class Office:
         self.begun: list[Step] = []
         self.reports: list[str] = []
         self.blamed: Backoffs[int] = Backoffs(0.01, 1.0)
+        self.clock_s = 0.0
         self._carry_out = carry_out
         self.executor = Executor(
-            self.look, self.plan, self.carry_out, blamed=self.blamed, every_s=60, report=self.reports.append
+            self.look,
+            self.plan,
+            self.carry_out,
+            blamed=self.blamed,
+            every_s=60,
+            clock_s=lambda: self.clock_s,
+            report=self.reports.append,
         )
 
     def look(
@@ -194,6 +201,32 @@ def test_a_step_that_is_outdated_every_time_rests() -> None:
         office.executor.begin(TERM)
         await turns(50)
         assert tries == 3 and len(office.reports) == 1 and "changed" in office.reports[0]
+        office.executor.end()
+
+    asyncio.run(story())
+
+
+def test_planning_leaves_most_of_the_time_to_others_however_often_it_is_woken() -> None:
+    async def story() -> None:
+        async def carry_out(_step: Step, _term: int) -> None:
+            return
+
+        office = Office(carry_out)
+        looks = 0
+
+        def plan(_state: ClusterState) -> None:
+            nonlocal looks
+            looks += 1
+            office.clock_s += 0.01
+
+        office.executor._plan = plan
+        office.executor.begin(TERM)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 0.3
+        while loop.time() < until:
+            office.executor.wake()
+            await asyncio.sleep(0.001)
+        assert 2 <= looks <= 6, "each turn takes 10 ms, and is followed by a pause of 50 ms"
         office.executor.end()
 
     asyncio.run(story())
