@@ -91,7 +91,7 @@ def _ending(state: ClusterState, number: int) -> Ending | None:
     deadline_ms = request.deadline_ms
     if not deadline_ms and state.patience.request_timeout_ms:
         deadline_ms = request.asked_ms + state.patience.request_timeout_ms
-    if deadline_ms and state.now_ms >= deadline_ms:
+    if deadline_ms and _is_over(state, request, deadline_ms):
         why = obstacle(state, number) if request.state is RequestState.PENDING else None
         return RequestState.FAILED, _too_late(request, deadline_ms) + (f": {why}" if why else "")
     return None
@@ -110,10 +110,19 @@ def _join_ending(state: ClusterState, request: RequestRecord) -> Ending | None:
         if record.state is not NodeState.NONE or ready_to_join(state, request):
             return None
     deadline_ms = request.deadline_ms or request.asked_ms + state.patience.join_deadline_ms
-    if state.now_ms < deadline_ms:
+    if not _is_over(state, request, deadline_ms):
         return None
     did = "it was not heard from" if request.answered else "it did not take the answer"
     return RequestState.FAILED, _too_late(request, deadline_ms) + (f": {did}" if request.raft_id else "")
+
+
+def _is_over(state: ClusterState, request: RequestRecord, deadline_ms: int) -> bool:
+    """Whether the deadline has passed by the wall clock, and this leader has been there for all of that time.
+
+    The deadline was written by another leader's clock, perhaps, and this one's may be far ahead. So a new leader gives
+    every request its full time.
+    """
+    return state.now_ms >= deadline_ms and state.in_office_ms >= deadline_ms - request.asked_ms
 
 
 def _too_late(request: RequestRecord, deadline_ms: int) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from tests.unit.governor.driver import cluster
 
-from trimtab.governor.endings import give_up
+from trimtab.governor import voters
+from trimtab.governor.endings import end_early, give_up
 from trimtab.governor.obstacles import obstacle
+from trimtab.governor.state import ClusterState
+from trimtab.governor.transitions import begin
+from trimtab.governor.voters import Seat
 from trimtab.governor.waiting import waiting
 from trimtab.topology.grades import Grade
 from trimtab.topology.lifecycle import MAX_ENDED_REQUESTS
@@ -293,3 +299,39 @@ def test_requests_that_ended_long_ago_are_forgotten() -> None:
     world.run()
     assert world.story == ["100 requests that ended long ago, up to 100, are forgotten"]
     assert min(world.view.requests) == 101
+
+
+def test_many_leaves_at_once_do_not_look_at_every_member_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty leaves of a hundred instances took a third of a second of the leader's time, with every plan."""
+    world = cluster(12)
+    for number in range(1, 9):
+        world.ask(RequestKind.LEAVE, f"i{number}")
+    looked: list[int] = []
+    whole = voters.seats
+
+    def seats(state: ClusterState, leaving: Iterable[int] = (), among: frozenset[int] | None = None) -> dict[int, Seat]:
+        found = whole(state, leaving, among)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(voters, "seats", seats)
+    step = begin(world.state())
+    assert step is not None and len(step.subjects) == 8
+    assert max(looked) <= len(world.voters)
+
+
+def test_a_new_leader_whose_clock_is_ahead_gives_every_request_its_full_time() -> None:
+    world = cluster(3)
+    number = world.ask(RequestKind.BARRIER, timeout_ms=60_000)
+    joining = world.join("i4")
+    world.elect(2)
+    world.now_ms += 59_000
+    world.took_office_ms = world.now_ms - 59_000
+    ahead = world.state(now_ms=world.now_ms + 10_000_000)
+    assert end_early(ahead) is None
+    world.now_ms += 1_000
+    step = end_early(world.state(now_ms=world.now_ms + 10_000_000))
+    assert step is not None and step.subjects == (number,)
+    world.now_ms += 60_000
+    step = end_early(world.state(now_ms=world.now_ms + 10_000_000))
+    assert step is not None and step.subjects == (number, joining)
