@@ -63,7 +63,7 @@ def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozense
     details = [_why_down(each) for each in (*down, *silent)]
     details += _voters(members, down)
     details += [f"a record in the metastore can't be read: {text}" for text in view.unreadable]
-    under_way = _under_way(view, members)
+    under_way = (*_under_way(view, members), *view.waiting)
     if details:
         what = "; ".join(wrong) or details.pop(0)
         return Verdict(

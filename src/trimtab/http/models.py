@@ -143,6 +143,7 @@ class Status(BaseModel):
     asked: str | None = Field(description="The instance id of whoever answers.")
     lease_ms: int
     unreadable: list[str] = Field(description="Records that this release can't read.")
+    waiting: list[str] = Field(description="What the governor waits for; empty unless the leader was asked.")
 
 
 class Node(BaseModel):

@@ -1,7 +1,8 @@
 """`cluster.view`: the cluster as this instance sees it, for everybody who wants to look.
 
 Linearizable after a read barrier; without one it is what this instance has applied, which may be all that is left to
-look at. What only the leader knows (who was heard from, and when) is shown by the leader alone.
+look at. What only the leader knows (who was heard from, and when; what can't go on, and why) is shown by the leader
+alone.
 
 Rows of instances that have left stay for ever, and an answer has to fit into a message: of these, only the newest are
 shown, unless others are asked for.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from itertools import islice
 
 from trimtab.governor.state import Heard
 from trimtab.node.answering import Asked, Method
@@ -26,6 +28,7 @@ MAX_EVENTS_SHOWN = 1_000
 MAX_REQUESTS_SHOWN = 500
 LEFT_SHOWN = 200
 MAX_LEFT_SHOWN = 1_000
+MAX_WAITING_SHOWN = 100
 
 
 class ClusterView:
@@ -44,6 +47,7 @@ class ClusterView:
         heard: Callable[[], dict[int, Heard] | None],
         lease_left_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        waiting: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._raft_id = raft_id
         self._cluster_id = cluster_id
@@ -55,6 +59,7 @@ class ClusterView:
         self._heard = heard
         self._lease_left_ms = lease_left_ms
         self._wall_ms = wall_ms
+        self._waiting = waiting
         self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
@@ -101,6 +106,7 @@ class ClusterView:
             unreadable=[f"{key.decode(errors='replace')}: {why}" for key, why in sorted(view.unreadable.items())],
             wall_ms=self._wall_ms(),
             left_out=len(left) - len(left_shown),
+            waiting=list(islice(self._waiting(), MAX_WAITING_SHOWN)),
         )
 
     def _instances(self, left_shown: Collection[int]) -> list[InstanceView]:

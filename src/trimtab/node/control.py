@@ -11,13 +11,14 @@ was applied, the view changed, or a request ended.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trimtab
 from trimtab.governor.plan import plan
 from trimtab.governor.state import ClusterState, Heard, Patience
 from trimtab.governor.steps import StepKey
 from trimtab.governor.voters import Seat, choose_voters
+from trimtab.governor.waiting import waiting
 from trimtab.net.client import Channel
 from trimtab.net.errors import NetError, RpcError
 from trimtab.net.server import Handler
@@ -174,6 +175,7 @@ class ClusterControl:
             heard=self._heard,
             lease_left_ms=self.lease_left_ms,
             wall_ms=instance.wall_ms,
+            waiting=self._waiting,
         )
         door = LeaderDoor(
             instance.raft_id,
@@ -296,6 +298,11 @@ class ClusterControl:
         if self.office.tick():
             # It stood still, and has heard nobody because of that.
             self.desk.took_office()
+        return self._state(in_flight, resting, backing_off)
+
+    def _state(
+        self, in_flight: frozenset[StepKey], resting: frozenset[StepKey], backing_off: frozenset[int]
+    ) -> ClusterState:
         raft = self._group.raw.raft
         config = raft.tracker.config
         return ClusterState(
@@ -322,6 +329,11 @@ class ClusterControl:
         before = self.office.term
         self._look_at_office()
         return self.office.term != before or not self.office.term
+
+    def _waiting(self) -> tuple[str, ...]:
+        """What the governor waits for; nothing where this instance does not govern."""
+        none: frozenset[Any] = frozenset()
+        return waiting(self._state(none, none, none)) if self.office.leads else ()
 
     def _heard(self) -> dict[int, Heard] | None:
         return self.desk.heard() if self.office.leads else None

@@ -256,6 +256,7 @@ class ViewReply(msgspec.Struct, array_like=True, frozen=True):
     unreadable: list[str] = []
     wall_ms: int = 0  # the asked member's wall clock; 0: it does not tell
     left_out: int = 0  # instances that have left and are not shown, with smaller raft ids than those that are
+    waiting: list[str] = []  # what the governor waits for, in sentences; only the leader knows
 
 
 class Level(enum.IntEnum):

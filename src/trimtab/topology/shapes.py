@@ -38,6 +38,7 @@ def status(reply: ViewReply) -> Shape:
         "asked": names.get(reply.asked),
         "lease_ms": reply.lease_ms,
         "unreadable": list(reply.unreadable),
+        "waiting": list(reply.waiting),
     }
 
 

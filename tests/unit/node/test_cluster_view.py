@@ -10,9 +10,9 @@ from tests.unit.topology.clusters import gone, member, view_of
 
 from trimtab.net.hello import Hello
 from trimtab.node.answering import Asked
-from trimtab.node.cluster_view import LEFT_SHOWN, ClusterView
+from trimtab.node.cluster_view import LEFT_SHOWN, MAX_WAITING_SHOWN, ClusterView
 from trimtab.node.settings import Limits
-from trimtab.topology import protocol
+from trimtab.topology import protocol, shapes
 from trimtab.topology.protocol import ViewReply, ViewRequest
 
 
@@ -36,6 +36,7 @@ def show(*requests: ViewRequest) -> list[ViewReply]:
             heard=lambda: None,
             lease_left_ms=lambda: 0,
             wall_ms=lambda: 1,
+            waiting=lambda: (f"request {number} waits" for number in range(10**6)),
         )
         return [await shown.show(Asked(protocol.encode(request), 1e9, Hello())) for request in requests]
 
@@ -59,3 +60,9 @@ def test_who_asks_for_more_gets_the_older_ones_page_by_page() -> None:
     assert [each.raft_id for each in second.instances] == [1, *range(1_002, 2_002), 3_002]
     assert first.left_out == 2_000 and second.left_out == 1_000
     assert [each.raft_id for each in none.instances] == [1, 3_002] and none.left_out == 3_000
+
+
+def test_what_the_governor_waits_for_is_shown_in_bounds() -> None:
+    (reply,) = show(ViewRequest())
+    assert reply.waiting[0] == "request 0 waits" and len(reply.waiting) == MAX_WAITING_SHOWN
+    assert shapes.status(reply)["waiting"] == reply.waiting
