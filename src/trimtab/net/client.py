@@ -6,7 +6,8 @@ reconnect: whether that is safe only the caller knows. One-way messages are best
 is no connection or too much is waiting.
 
 Deadlines are kept by one timer per connection, not one per call; the remaining milliseconds travel with the request. A
-call whose future was cancelled keeps its place until its answer or its deadline comes.
+call whose future was cancelled keeps its place until its answer or its deadline comes. The peer is told of every call
+that was given up, so that it may stop, or not begin.
 
 Reconnecting: the first retry comes within 50 ms, then with exponential backoff and jitter up to `backoff_max_s`; a
 connection that held for `stable_after_s` starts over. `poke` tries at once, for callers who have heard that the peer is
@@ -228,6 +229,9 @@ class ClientConnection(Connection):
         expired = [id for id, call in self._calls.items() if call[1] <= now or call[0].done()]
         for id in expired:
             future, _, method = self._calls.pop(id)
+            if self.state == UP:
+                # Nobody waits for the answer any more: a peer that stood still should not even begin.
+                self.send_frame(CANCEL, id, "", 0, b"")
             if not future.done():
                 self.counters.expired += 1
                 future.set_exception(DeadlineExceeded(f"no answer to {method!r} from {self.address} in time"))

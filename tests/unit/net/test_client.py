@@ -20,7 +20,7 @@ from tests.unit.net.loopback import (
 
 from trimtab.net.client import Channel, _is_refusal
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, Overloaded
-from trimtab.net.frames import GOODBYE, HELLO, PING, PONG, PUSH, REQUEST, RESPONSE, encode_frame
+from trimtab.net.frames import CANCEL, GOODBYE, HELLO, PING, PONG, PUSH, REQUEST, RESPONSE, encode_frame
 from trimtab.net.hello import Hello
 from trimtab.net.server import Request
 
@@ -94,9 +94,25 @@ def test_a_call_without_an_answer_ends_at_its_deadline_and_a_late_answer_is_igno
                 request.reply(b"late")
             assert await slow == b"late"
             assert await caller.channel.call("echo", b"fine", WAIT_S) == b"fine"
-            assert caller.channel.counters.unknown_answers == 2
             with pytest.raises(DeadlineExceeded, match="not sent"):
                 caller.channel.call("echo", b"", 0)
+
+    play(story)
+
+
+def test_a_peer_that_stood_still_is_told_that_a_call_was_given_up(play: Play) -> None:
+    """Else it would carry out, after it went on, what its caller has long accounted for as over."""
+
+    async def story() -> None:
+        async with raw_server() as (port, peers), calling(port, wait=False) as caller:
+            peer = await peers.get()
+            peer.say_hello()
+            await caller.up()
+            with pytest.raises(DeadlineExceeded):
+                await caller.channel.call("m", b"", 0.02)
+            frames = [await peer.next() for _ in range(3)]
+            assert [frame.kind for frame in frames if frame] == [HELLO, REQUEST, CANCEL]
+            assert frames[1] and frames[2] and frames[1].id == frames[2].id
 
     play(story)
 
