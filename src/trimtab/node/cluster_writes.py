@@ -3,7 +3,8 @@
 One command per decision. It holds if nothing it was based on has changed; otherwise nothing of it happens, and whoever
 decided looks again (`Outdated`). That the topology's version or fence was raised by others is no such change: the write
 takes the next number and is tried again. Events get the next free numbers in the same command, and push out the oldest
-ones beyond MAX_EVENTS.
+ones beyond MAX_EVENTS. Numbers grow with time; one is missing only where a write was overtaken while others were on
+their way.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class ClusterWrites:
         raft = self._group.raw.raft
         if raft.state is not StateType.LEADER or (term and raft.term != term):
             raise NotLeader(raft.lead)
+        # Writes that are on their way have numbers already which the view does not show yet.
+        first = self._next_event = max(self._next_event, self._view.next_event())
         command = msgspec.structs.replace(self._command(write, events), now_ms=self._wall_ms())
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
@@ -96,6 +99,9 @@ class ClusterWrites:
         result = await done
         if not isinstance(result, InvokeResult):
             raise ProposalRefused(f"the metastore refused a write of the cluster's own: {result}")
+        if result.yields is not True and self._next_event == first + len(events):
+            # Nobody has taken a number after these, so they are free again.
+            self._next_event = first
         return result.yields is True
 
     def _command(self, write: Write, events: Sequence[EventRecord]) -> commands.Command:
@@ -104,8 +110,6 @@ class ClusterWrites:
         ]
         operations: list[commands.Operation] = [commands.Put(key, value) for key, value in sorted(write.puts.items())]
         operations += [commands.Delete(key) for key in write.deletes]
-        # Writes that are on their way have numbers already which the view does not show yet.
-        self._next_event = max(self._next_event, self._view.next_event())
         for event in events:
             key = event_key(self._next_event)
             self._next_event += 1

@@ -166,3 +166,19 @@ def test_what_can_not_be_read_is_not_written_over() -> None:
         assert leader.proposed == []
 
     play(story)
+
+
+def test_a_write_that_was_overtaken_leaves_no_gap_in_the_numbers_of_events() -> None:
+    async def story(leader: Leader) -> None:
+        row, key = encode(InstanceRecord("i1", "h1:1")), instance_key(1)
+        writing = await begun(
+            leader.write(Write({key: 0}, {key: row}), "one"), leader.write(Write({key: 0}, {key: row}), "two", "three")
+        )
+        leader.apply()
+        await asyncio.gather(*writing, return_exceptions=True)
+        (writing,) = await begun(leader.write(Write({}, {}), "four"))
+        leader.apply()
+        await writing
+        assert {number: event.text for number, event in leader.view.events.items()} == {1: "one", 2: "four"}
+
+    play(story)
