@@ -91,6 +91,8 @@ class TopologyChecks:
         self.reference = TopologyReference(self._commit)
         self.answered = 0
         self.refused = 0
+        # Told of a request that leaves its router for the replica at a host: the nemesis strikes at such moments.
+        self.on_routed: Callable[[Machine, str], None] | None = None
         self._machines = machines
         self._now = now
         self._genesis = ""
@@ -236,6 +238,8 @@ class TopologyChecks:
             # Who has no lease routes at ONE only, and its answers count as stale: barriers don't care for those.
             router = process.owner if probe.version and _has_lease(process.owner) else None
             asked = _Asked(request.method, version=probe.version, level=probe.level, router=router, life=process.lives)
+            if router is not None and self.on_routed is not None:
+                self.on_routed(router, pipe.target.host)
             if router is not None and probe.version < self.committed.passed:
                 asked.outlawed = f"it was sent by {process.name} when that had passed"
         elif request.method == protocol.BARRIER:

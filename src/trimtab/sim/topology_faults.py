@@ -42,6 +42,7 @@ class TopologyNemesis:
         self._expels = 0
         self._replacements = 0
         self._late = plan.late_machines
+        self._stranded = False
 
     def begin(self) -> None:
         """Set every story of the plan going."""
@@ -67,6 +68,8 @@ class TopologyNemesis:
             Trouble.CANCEL: self._cancels,
             Trouble.REPLACE: self._replaces,
         }
+        if Trouble.CLOG in self.plan.rates:
+            self.cluster.topology.on_routed = self._routed
         if Trouble.PAUSE in self.plan.rates:
             self.cluster.on_heartbeat = self._asked_for_a_lease
         for process, those in ((self.world.control, stories), (self.cluster.operator, asked)):
@@ -80,7 +83,7 @@ class TopologyNemesis:
         for task in self._tasks:
             task.cancel()
         failpoints.disarm()
-        self.cluster.on_heartbeat = None
+        self.cluster.on_heartbeat = self.cluster.topology.on_routed = None
         self.network.heal()
         for machine in self.cluster.machines.values():
             machine.disk.heal()
@@ -207,6 +210,21 @@ class TopologyNemesis:
             await asyncio.sleep(self._seconds(rng))
             for source, target in pairs:
                 self.network.unclog(source, target)
+
+    def _routed(self, router: Machine, replica: str) -> None:
+        """A request is on its way. Sometimes it takes so long that its router is given up meanwhile."""
+        rng = self._rng(f"routed/{self.world.events}")
+        if not self._stranded and rng.random() < self.plan.rates[Trouble.CLOG]:
+            self._stranded = True
+            seconds = (1.1 + rng.random()) * self.plan.timing.offline_after_ms / 1000
+            self._tasks.append(self.world.control.launch(self._strand(router.host, replica, seconds), name="strand"))
+
+    async def _strand(self, router: str, replica: str, seconds: float) -> None:
+        self._tell(f"{router} is heard by nobody for {seconds:.2f} s; what it said to {replica} comes later")
+        self.network.clog(router, replica)
+        await self._cut([(router, host) for host in self._hosts() if host not in (router, replica)], seconds)
+        self.network.unclog(router, replica)
+        self._stranded = False
 
     # -- machines --------------------------------------------------------------------------------------------------
 
