@@ -23,6 +23,9 @@ from trimtab.topology.view import View
 # How a refusal begins that both sides should tell their operators: neither can know which of them is right.
 TWO_CLUSTERS = "there are two clusters named"
 
+# How a refusal ends that a newcomer gets from members that call it before it is one.
+NO_MEMBER_ANSWERS = "but no member answers"
+
 
 class Admission:
     """The rules of one instance.
@@ -80,8 +83,8 @@ class Admission:
     def refusal_at(self, raft_id: int, hello: Hello) -> str | None:
         """The same for the member that answers where `raft_id` is said to be."""
         if hello.raft_id != raft_id:
-            found = f"member {hello.raft_id} ({hello.name()})" if hello.raft_id else "no member"
-            return f"member {raft_id} should be at this address, but {found} answers"
+            found = f"but member {hello.raft_id} ({hello.name()}) answers" if hello.raft_id else NO_MEMBER_ANSWERS
+            return f"member {raft_id} should be at this address, {found}"
         return self.refusal(hello)
 
     def speaks_for(self, hello: Hello) -> bool:

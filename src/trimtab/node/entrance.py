@@ -12,6 +12,7 @@ from trimtab.net.client import Channel
 from trimtab.net.hello import Hello
 from trimtab.net.server import Handler, Server
 from trimtab.net.tls import client_context, server_context
+from trimtab.node.admission import NO_MEMBER_ANSWERS
 from trimtab.node.identity import Identity
 from trimtab.node.settings import Settings, split_address
 
@@ -48,9 +49,14 @@ class Entrance:
             self._hello,
             self._settings.net_limits,
             ssl=self._server_tls,
-            on_error=lambda text, _error: self._complain(text),
+            on_error=self._failed,
         )
         await self._server.start(*split_address(self._settings.listen))
+
+    def _failed(self, text: str, _error: BaseException | None) -> None:
+        # The cluster has let it in and calls it before it knows: they find no member yet, and call again.
+        if not text.endswith(NO_MEMBER_ANSWERS):
+            self._complain(text)
 
     async def ask(self, address: str, method: str, body: bytes, timeout_s: float) -> bytes:
         """The answer. NetError: there is none, or it says no (RpcError)."""
