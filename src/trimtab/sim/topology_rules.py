@@ -63,10 +63,8 @@ class Committed:
     highest_request: int = 0
     highest_event: int = 0
     uuids: dict[str, int] = field(default_factory=dict)
-    # The highest version at which a barrier was passed, that of the one before, and at which version each global barrier
-    # was asked for.
+    # The highest version at which a barrier was passed, and at which version each global barrier was asked for.
     passed: int = 0
-    passed_before: int = 0
     barriers: dict[int, int] = field(default_factory=dict)
     writes: int = 0
 
@@ -110,6 +108,7 @@ class Committed:
         self._versions(index, version, fence, rows, transition)
         self._transition(index, transition, requests)
         if fence < self.passed:
+            # Every barrier ends with the fence: requests that nobody waits for any more are nobody's to end.
             raise Violation(f"a barrier at version {self.passed} was passed at index {index}, but the fence is {fence}")
         self.rows.update(rows)
         for number, request in requests.items():
@@ -205,7 +204,7 @@ class Committed:
         if before.raft_id and before.raft_id != request.raft_id:
             raise Violation(f"request {number} went from raft id {before.raft_id} to {request.raft_id}")
         if request.kind is RequestKind.BARRIER and request.state is RequestState.DONE:
-            self._pass(self.barriers[number])
+            self.passed = max(self.passed, self.barriers[number])
 
     def _transition(
         self, index: int, after: TransitionRecord | None, requests: Mapping[int, RequestRecord | None]
@@ -226,7 +225,7 @@ class Committed:
             if before.state is TransitionState.WRITE_BOTH_READ_NEW:
                 if done != ended:
                     raise Violation(f"a request was undone at index {index}, after reads had gone to the new topology")
-                self._pass(before.version)
+                self.passed = max(self.passed, before.version)
             elif done and before.kind not in (RequestKind.LEAVE, RequestKind.REMOVE):
                 raise Violation(f"a request was done at index {index} out of {before.state.value}")
             return
@@ -242,11 +241,7 @@ class Committed:
         )
         if not forward or after.requests != before.requests:
             raise Violation(f"the transition went from {before.state.value} to {after.state.value} at index {index}")
-        self._pass(before.version)
-
-    def _pass(self, version: int) -> None:
-        if version > self.passed:
-            self.passed_before, self.passed = self.passed, version
+        self.passed = max(self.passed, before.version)
 
 
 def _wrong_change(before: InstanceRecord, after: InstanceRecord) -> str:
