@@ -400,10 +400,12 @@ def test_a_barrier_does_not_pass_while_a_request_of_an_older_version_is_held_ope
         run_for(cluster, 8.0)
         assert row(cluster, rebuilt).state is NodeState.REBUILDING
         assert request(cluster, asked.number).state is RequestState.RUNNING
+        version = view(cluster).version
+        assert view(cluster).fence < version
         gate.set_result(None)
         assert not cluster.world.run_until_done(probing, cluster.world.now + 2).stale
         cluster.until(lambda: request(cluster, asked.number).state is RequestState.DONE, 15, "the rebuild")
-        assert view(cluster).fence == 0
+        assert view(cluster).fence == version, "every barrier ends with the fence"
         cluster.settle()
 
 
