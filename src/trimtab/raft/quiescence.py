@@ -77,9 +77,7 @@ def is_echo(raft: "Raft", message: Message) -> bool:
     Without this a busy host never rests: the answers come late, wake the leader, and its next heartbeat wakes the
     followers, whose answers come late.
     """
-    return (
-        message.type is MessageType.HEARTBEAT_RESP and raft.state is StateType.LEADER and message.term == raft.term
-    )
+    return message.type is MessageType.HEARTBEAT_RESP and raft.state is StateType.LEADER and message.term == raft.term
 
 
 def wake(raft: "Raft") -> None:
