@@ -9,8 +9,8 @@ Nothing here knows of a particular bug. Beside the rules for committed writes (`
 - a barrier that an instance acknowledges is passed there: it has the version, and no older request is open;
 - when a barrier at version v has passed (the write after it is committed), every older request that is still out
   (its router is dead, down, or has it open) is below the fence where it would be carried out, and none is answered
-  from then on; nor is what a router with a lease stamps with an older version after that. Requests that a living
-  router has given up because their time was over are out of reach one barrier later.
+  from then on; nor is what a router with a lease stamps with an older version after that. (What a living router has
+  given up because its time was over is refused a little later, when the replica learns of the fence.)
 
 Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
 something changed is not held against anybody: it may have been decided a moment before.
@@ -100,7 +100,6 @@ class TopologyChecks:
         self._owners: dict[int, str] = {}  # raft id -> uuid of the data directory behind it
         self._terms: dict[Machine, tuple[int, float, int]] = {}  # the term, since when, and the one before it
         self._asked: dict[Pipe, dict[int, _Asked]] = {}
-        self._passed_before = 0
 
     # -- identities ------------------------------------------------------------------------------------------------
 
@@ -134,7 +133,6 @@ class TopologyChecks:
 
     def _barrier_passed(self, version: int) -> None:
         """Whatever older request may still be carried out must be refused where it would be."""
-        before, self._passed_before = self._passed_before, version
         for machine in self._machines():
             control = machine.instance.control if machine.instance is not None else None
             oldest = control.open_requests.oldest() if control is not None else None
@@ -150,8 +148,6 @@ class TopologyChecks:
                 if asked.router is None or asked.version >= version or asked.outlawed:
                     continue
                 asked.outlawed = self._still_out(asked.router, asked)
-                if not asked.outlawed and asked.version < before:
-                    asked.outlawed = f"{asked.router.name} had given it up before an earlier barrier"
                 if asked.outlawed:
                     self._must_refuse(pipe, asked, version)
 

@@ -68,7 +68,7 @@ class TopologyNemesis:
             Trouble.CANCEL: self._cancels,
             Trouble.REPLACE: self._replaces,
         }
-        if Trouble.CLOG in self.plan.rates:
+        if Trouble.STRAND in self.plan.rates:
             self.cluster.topology.on_routed = self._routed
         if Trouble.PAUSE in self.plan.rates:
             self.cluster.on_heartbeat = self._asked_for_a_lease
@@ -214,14 +214,21 @@ class TopologyNemesis:
     def _routed(self, router: Machine, replica: str) -> None:
         """A request is on its way. Sometimes it takes so long that its router is given up meanwhile."""
         rng = self._rng(f"routed/{self.world.events}")
-        if not self._stranded and rng.random() < self.plan.rates[Trouble.CLOG]:
+        if not self._stranded and rng.random() < self.plan.rates[Trouble.STRAND]:
             self._stranded = True
-            seconds = (1.1 + rng.random()) * self.plan.timing.offline_after_ms / 1000
+            seconds = (1.3 + 0.7 * rng.random()) * self.plan.timing.offline_after_ms / 1000
             self._tasks.append(self.world.control.launch(self._strand(router.host, replica, seconds), name="strand"))
 
     async def _strand(self, router: str, replica: str, seconds: float) -> None:
         self._tell(f"{router} is heard by nobody for {seconds:.2f} s; what it said to {replica} comes later")
         self.network.clog(router, replica)
+        rng = self._rng(f"strand/{self.world.events}")
+        asked = [machine for machine in self.cluster.running() if machine.host != router]
+        if asked:
+            # So that there is a barrier which waits for the router until it is given up.
+            whom = rng.choice(asked).settings.instance_id
+            rebuilding = self.cluster.create(rng.choice(asked), RequestKind.REBUILD, whom)
+            self._tasks.append(self.cluster.operator.launch(self._try("rebuild", rebuilding), name="rebuild"))
         await self._cut([(router, host) for host in self._hosts() if host not in (router, replica)], seconds)
         self.network.unclog(router, replica)
         self._stranded = False
@@ -341,6 +348,9 @@ class TopologyNemesis:
             return False
         self.world.tell("operator", f"{what}: request {reply.number}")
         return True
+
+    async def _try(self, what: str, asking: Coroutine[Any, Any, Any]) -> None:
+        await self._ask(what, asking)
 
     async def _expel(self, rate: float) -> None:
         rng = self._rng("expel")

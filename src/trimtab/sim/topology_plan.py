@@ -40,6 +40,7 @@ class Trouble(enum.Enum):
     CANCEL = "cancel"
     REPLACE = "replace"
     FAILPOINT = "death in the middle of a step"
+    STRAND = "request that comes late"
 
 
 # Troubles that are worst together. A seed takes one of these, and others by chance.
@@ -55,6 +56,8 @@ THEMES: tuple[tuple[Trouble, ...], ...] = (
     (Trouble.REPLACE, Trouble.POWER, Trouble.CANCEL),
     (Trouble.STOP, Trouble.EXPEL, Trouble.SLOW_DISK),
     (Trouble.PARTITION, Trouble.EXPEL, Trouble.STOP),
+    (Trouble.STRAND,),
+    (Trouble.STRAND, Trouble.JOIN, Trouble.REQUEST),
 )
 
 
@@ -112,7 +115,7 @@ def draw(seed: int) -> TopologyPlan:
         rates=rates,
         chaos_s=rng.choice((8.0, 12.0, 16.0)),
         hold_s=rng.choice((0.0, 0.02, 0.5)),
-        timing=_timing(rng),
+        timing=_timing(rng, patient=Trouble.STRAND in rates),
         limits=_limits(rng),
     )
 
@@ -136,7 +139,8 @@ def _peers(rng: random.Random, machines: int) -> tuple[tuple[int, ...], ...]:
     return tuple(lists)
 
 
-def _timing(rng: random.Random) -> Timing:
+def _timing(rng: random.Random, *, patient: bool) -> Timing:
+    """`patient`: connections outlive the silence of an instance that is marked Offline meanwhile."""
     tick_ms = rng.choice((80, 100, 150))
     election_ticks = rng.choice((3, 4))
     election_max_ms = 2 * election_ticks * tick_ms
@@ -144,7 +148,7 @@ def _timing(rng: random.Random) -> Timing:
     offline_after_ms = int((lease_ms + election_max_ms) * 1.021) + rng.choice((1, 50, 500))
     wrong = check_timing(lease_ms, offline_after_ms, election_max_ms)
     assert wrong is None, wrong
-    dead_peer_ms = rng.choice((1_500, 4_000, 2 * offline_after_ms))
+    dead_peer_ms = 3 * offline_after_ms if patient else rng.choice((1_500, 4_000, 2 * offline_after_ms))
     return Timing(
         tick_ms=tick_ms,
         heartbeat_ticks=1,
@@ -152,7 +156,7 @@ def _timing(rng: random.Random) -> Timing:
         takeover_ms=rng.choice((10, 60)),
         takeover_step_ms=rng.choice((100, 250)),
         housekeeping_ms=rng.choice((500, 1_000)),
-        keepalive_ms=dead_peer_ms // 3,
+        keepalive_ms=dead_peer_ms // 4,
         dead_peer_ms=dead_peer_ms,
         lease_ms=lease_ms,
         lease_heartbeat_ms=lease_ms // rng.choice((4, 6)),

@@ -63,7 +63,8 @@ class Committed:
     highest_request: int = 0
     highest_event: int = 0
     uuids: dict[str, int] = field(default_factory=dict)
-    # The highest version at which a barrier was passed, and at which version each global barrier was asked for.
+    # The highest version at which a barrier was passed; and the version that the barrier at the end of each global
+    # request, or rebuild, is not below.
     passed: int = 0
     barriers: dict[int, int] = field(default_factory=dict)
     writes: int = 0
@@ -104,7 +105,7 @@ class Committed:
                     f"before: {_short(before)}\nafter:  {_short(row)}",
                 )
         for number, request in sorted(requests.items()):
-            self._request(number, request)
+            self._request(number, request, version)
         self._versions(index, version, fence, rows, transition)
         self._transition(index, transition, requests)
         if fence < self.passed:
@@ -178,7 +179,7 @@ class Committed:
 
     # -- requests and transitions ----------------------------------------------------------------------------------
 
-    def _request(self, number: int, request: RequestRecord | None) -> None:
+    def _request(self, number: int, request: RequestRecord | None, version: int) -> None:
         before = self.requests.get(number)
         if request is None:
             if before is None or before.state.value not in _FINAL:
@@ -203,7 +204,9 @@ class Committed:
             raise Violation(f"request {number} became another request")
         if before.raft_id and before.raft_id != request.raft_id:
             raise Violation(f"request {number} went from raft id {before.raft_id} to {request.raft_id}")
-        if request.kind is RequestKind.BARRIER and request.state is RequestState.DONE:
+        if request.kind is RequestKind.REBUILD and request.state is RequestState.RUNNING:
+            self.barriers.setdefault(number, version)
+        if request.state is RequestState.DONE and number in self.barriers:
             self.passed = max(self.passed, self.barriers[number])
 
     def _transition(
