@@ -296,6 +296,27 @@ def test_without_a_majority_an_instance_says_so_and_goes_anyway(formed: Forming)
     assert "could not be told" in why and took_s < 3.2
 
 
+def test_an_instance_without_a_majority_says_so_once_and_when_there_is_a_leader_again(formed: Forming) -> None:
+    alone = another(formed, leader_of(formed))
+    gone = [machine for machine in formed.machines.values() if machine is not alone]
+    for machine in gone:
+        machine.kill()
+
+    def told(text: str) -> list[str]:
+        return [line for _, who, line in formed.world.story if who == alone.name and text in line]
+
+    formed.world.run(formed.world.now + 60)
+    names = ", ".join(machine.name for machine in gone)
+    assert told("no leader") == [
+        f"no leader is known: writes are refused, reads only at ONE; connected to 0 of 2 other voters, not to {names}"
+    ]
+    assert told("a leader again") == []
+    gone[0].start()
+    formed.until(lambda: told("a leader again"), 20, "the end of it to be told")
+    formed.world.run(formed.world.now + 10)
+    assert len(told("no leader")) == len(told("a leader again")) == 1
+
+
 def test_the_id_of_a_living_instance_is_refused_with_the_reason(formed: Forming) -> None:
     twin = formed.machine(4, instance_id="i2")
     twin.start()

@@ -36,6 +36,7 @@ from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
 from trimtab.node.group import Group
 from trimtab.node.heartbeats import Heartbeats
 from trimtab.node.leader_door import LeaderDoor
+from trimtab.node.leader_watch import LeaderWatch
 from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
 from trimtab.node.request_service import RequestService
@@ -92,6 +93,9 @@ class ClusterControl:
             address_of=self._address_of,
             news=self._wake,
         )
+        self.leader_watch = LeaderWatch(
+            instance.raft_id, self._group, self.view, self._host.links, instance.boot_s, instance.story
+        )
         self.heartbeats = Heartbeats(
             instance.raft_id,
             instance.data_id,
@@ -103,6 +107,7 @@ class ClusterControl:
             at_own_desk=self.desk.take,
             every_s=timing.lease_heartbeat_ms / 1000,
             timeout_s=timing.lease_ms / 1000,
+            on_beat=self.leader_watch.look,
         )
         self._blamed: Backoffs[int] = Backoffs(FIRST_BACKOFF_S, MAX_BACKOFF_S)
         self.deeds = Deeds(
@@ -260,6 +265,7 @@ class ClusterControl:
         if group is not self._group:
             return
         self._look_at_office()
+        self.leader_watch.look()
         self.heartbeats.beat()
         self.waits.look()
 
@@ -426,6 +432,7 @@ class ClusterControl:
             self._is_out = True
             self.serving.closed = f"this instance was put out of the cluster: {why}"
             self.lease.surrender("it was put out of the cluster")
+            self.leader_watch.closed = True
             self.standing.stop()
             self._instance.story(f"the cluster has put this instance out: {why}")
         if not self._ending and self._instance.raft_id not in self._group.raw.raft.tracker.config.voters:

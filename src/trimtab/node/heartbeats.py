@@ -1,8 +1,8 @@
 """Heartbeats to the leader, which renew this instance's lease.
 
 One every `every_s`, oftener where the leader's leases are shorter than one's own setting, and one at once when there
-is another leader. The time of sending is taken before the heartbeat is handed to the network, and the lease counts from
-there (`topology.leases`).
+is another leader. `on_beat` is called each time one is due, also where nobody leads. The time of sending is taken
+before the heartbeat is handed to the network, and the lease counts from there (`topology.leases`).
 
 The first one is sent when the cluster has taken note of this life. Before that it holds no lease, because its row may
 have the settings of an earlier life; and who is never taken note of is not kept Online by saying nothing else.
@@ -41,6 +41,7 @@ class Heartbeats:
         at_own_desk: Callable[[Heartbeat, Granted], None],
         every_s: float,
         timeout_s: float,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._raft_id = raft_id
         self._uuid = uuid
@@ -52,6 +53,7 @@ class Heartbeats:
         self._at_own_desk = at_own_desk
         self._own_every_s = self._every_s = every_s
         self._timeout_s = timeout_s
+        self._on_beat = on_beat
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,6 +73,7 @@ class Heartbeats:
 
     def _again(self) -> None:
         self._timer = self._loop.call_later(self._every_s, self._again)
+        self._on_beat()
         self.beat()
 
     def beat(self) -> None:
