@@ -17,12 +17,14 @@ from trimtab.cli.contact import Contact, JsonOption, with_contact
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+    from rich.text import Text
 
+    from trimtab.cli.tables import Fitting
     from trimtab.client.cluster import ClusterClient
     from trimtab.topology.protocol import InstanceView
 
 _REFRESH_S = 1.0
+_WHY_WIDTH = 24  # narrower than that, a sentence is a column of single words
 
 
 def add_to(app: typer.Typer) -> None:
@@ -78,13 +80,15 @@ def as_dict(seen: Seen) -> dict[str, Any]:
 def picture(seen: Seen, everybody: bool) -> RenderableType:
     """The verdict, the cluster in a line, and a table of its instances."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     from trimtab.cli.verdict import Level, judge, name_of
 
     verdict = judge(seen.view, seen.stale, seen.answering)
     style = {Level.WELL: "bold green", Level.BUSY: "bold cyan", Level.WRONG: "bold yellow", Level.STOPPED: "bold red"}
-    lines = [Text(verdict.line, style[verdict.level]), *(Text(f"  {line}") for line in verdict.details)]
+    lines: list[RenderableType] = [Text(verdict.line, style[verdict.level])]
+    lines += [Padding.indent(Text(line), 2) for line in verdict.details]
     view = seen.view
     leader = "none" if seen.stale or not view.leader else name_of(view, view.leader)
     lines.append(
@@ -95,29 +99,36 @@ def picture(seen: Seen, everybody: bool) -> RenderableType:
     return Group(*lines, _table(seen, everybody))
 
 
-def _table(seen: Seen, everybody: bool) -> Table:
+def _table(seen: Seen, everybody: bool) -> Fitting:
     from rich.text import Text
 
-    from trimtab.cli.tables import table
+    from trimtab.cli.tables import Fitting
     from trimtab.topology.grades import Grade
 
     shown = [each for each in seen.view.instances if everybody or not each.record.left]
     shown.sort(key=lambda each: natural(each.record.instance_id))
-    # That an instance is Online because it has started is no news; why another is not, is.
-    reasons = {
-        each.raft_id: each.record.reason
-        for each in shown
-        if each.record.reason and not (each.record.grades.settled and each.record.grades.current.grade is Grade.ONLINE)
-    }
-    columns = ("instance", "address", "failure domain", "state", "grade", "role", "heard")
-    made = table(*columns, *(("why",) if reasons else ()), wraps=("failure domain", "why"))
+    rows = []
     for each in shown:
-        record = each.record
-        domain = " ".join(f"{key}={value}" for key, value in record.failure_domain.items())
-        cells = (record.instance_id, record.address, domain, record.state.value)
-        why = (Text(reasons.get(each.raft_id, "")),) if reasons else ()
-        made.add_row(*(Text(cell) for cell in cells), _grade(each), _role(seen, each), _heard(seen, each), *why)
-    return made
+        record, grades = each.record, each.record.grades
+        # That an instance is Online because it has started is no news; why another is not, is.
+        news = not (grades.settled and grades.current.grade is Grade.ONLINE)
+        row = {
+            "instance": Text(record.instance_id),
+            "address": Text(record.address),
+            "failure domain": Text(" ".join(f"{key}={value}" for key, value in record.failure_domain.items())),
+            "state": Text(record.state.value),
+            "grade": _grade(each),
+            "role": _role(seen, each),
+            "heard": Text(_heard(seen, each)),
+            "why": Text(record.reason if news else ""),
+        }
+        rows.append(row)
+    columns = ["instance", "address", "failure domain", "state", "grade", "role", "heard"]
+    if any(row["why"].plain for row in rows):
+        columns.append("why")
+    # The sentences above the table say why, too, so that goes first; how an instance stands is kept to the last.
+    drops = ("why", "failure domain", "address", "heard")
+    return Fitting(columns, rows, drops, wraps={"failure domain": 0, "why": _WHY_WIDTH})
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -125,7 +136,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def _grade(each: InstanceView) -> RenderableType:
+def _grade(each: InstanceView) -> Text:
     from rich.text import Text
 
     from trimtab.topology.grades import Grade
@@ -137,12 +148,12 @@ def _grade(each: InstanceView) -> RenderableType:
     return Text(f"{current.value} → {target.value}", "yellow")
 
 
-def _role(seen: Seen, each: InstanceView) -> RenderableType:
+def _role(seen: Seen, each: InstanceView) -> Text:
     from rich.text import Text
 
     if each.raft_id == seen.view.leader and not seen.stale:
         return Text("★ leader", "bold")
-    return "voter" if each.voter else "learner" if each.learner else ""
+    return Text("voter" if each.voter else "learner" if each.learner else "")
 
 
 def _heard(seen: Seen, each: InstanceView) -> str:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
+from rich.console import Console
 from tests.unit.cli.operator import MadeUp, Operator
 from tests.unit.client.views import instance, view
 
-from trimtab.cli.status import ago, natural
+from trimtab.cli.asking import Seen
+from trimtab.cli.status import ago, natural, picture
 from trimtab.client.errors import Timeout, Unavailable
 from trimtab.topology.grades import Grade
 from trimtab.topology.states import NodeState
@@ -72,3 +75,36 @@ def test_how_long_ago_is_short(ms: int, text: str) -> None:
 
 def test_names_are_sorted_as_people_count() -> None:
     assert sorted(["i10", "i2", "a", "i1"], key=natural) == ["a", "i1", "i2", "i10"]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [
+        (60, ["role"], ["why", "failure domain", "address", "heard"]),
+        (80, ["heard", "address"], ["why", "failure domain"]),
+        (120, ["heard", "address", "failure domain"], []),
+        (200, ["heard", "address", "failure domain", "why"], []),
+    ],
+)
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(
+    width: int, shown: list[str], left_out: list[str]
+) -> None:
+    reason = "not heard from for 6.0 s, while the leader was in office"
+    places = {"region": "europe-west", "zone": "europe-west-b", "host": "h17"}
+    down, climbing = instance(3, Grade.OFFLINE, Grade.OFFLINE, reason=reason), instance(4, Grade.RAFT_SYNCED)
+    everybody = [
+        msgspec.structs.replace(each, record=msgspec.structs.replace(each.record, failure_domain=places))
+        for each in (instance(1), instance(2, state=NodeState.REBUILDING), down, climbing)
+    ]
+    terminal = Console(width=width, force_terminal=False, record=True)
+    with terminal.capture() as captured:
+        terminal.print(picture(Seen(view(*everybody)), False))
+    drawn = captured.get()
+    header = next(line for line in drawn.splitlines() if line.startswith("instance"))
+    assert all(column.split()[0] in header for column in shown)
+    assert not any(column.split()[0] in header for column in left_out)
+    assert "…" not in drawn and max(len(line) for line in drawn.splitlines()) <= width
+    for whole in ("rebuilding", "Offline", "RaftSynced → Online", "★ leader", "voter"):
+        assert whole in drawn
+    if "failure domain" in shown:
+        assert all(f"{key}={value}" in drawn for key, value in places.items())
