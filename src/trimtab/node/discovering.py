@@ -19,7 +19,7 @@ from trimtab.net.errors import NetError, RpcError
 from trimtab.net.server import Request
 from trimtab.node import identity as identities
 from trimtab.node.complaints import Complaints
-from trimtab.node.entrance import Entrance
+from trimtab.node.entrance import Entrance, in_short
 from trimtab.node.failpoints import hit
 from trimtab.node.identity import Identity, Phase, fresh_id
 from trimtab.node.settings import Settings, SettingsError
@@ -128,7 +128,7 @@ class Discovering:
             else:
                 self._discovery.failed(name, error.text, self._loop.time())
         except (NetError, DiscoveryRefused, msgspec.DecodeError) as error:
-            self._discovery.failed(name, str(error), self._loop.time())
+            self._discovery.failed(name, in_short(str(error), name), self._loop.time())
         except StorageError as error:
             self._end(error)
         finally:

@@ -6,6 +6,7 @@ It says who it is without a raft id, so members treat it as they treat clients: 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping
 
 from trimtab.net.client import Channel
@@ -18,6 +19,14 @@ from trimtab.node.settings import Settings, split_address
 
 # Channels to instances that were asked once stay open; more than this are not kept.
 _MAX_CHANNELS = 1_000
+_ERRNO = re.compile(r"\[Errno \d+\] (\w?)")
+
+
+def in_short(text: str, address: str) -> str:
+    """A failure to reach `address`, for a sentence that names the address anyway."""
+    for said_before in (f"not connected to {address}: ", f"cannot connect to {address}: "):
+        text = text.removeprefix(said_before)
+    return _ERRNO.sub(lambda found: found[1].lower(), text)
 
 
 class Entrance:

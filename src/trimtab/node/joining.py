@@ -25,7 +25,7 @@ from trimtab.net.server import Request
 from trimtab.node import identity as identities
 from trimtab.node.complaints import Complaints
 from trimtab.node.discovering import WRONG_CLUSTER, answer_on_the_way, remembered
-from trimtab.node.entrance import Entrance
+from trimtab.node.entrance import Entrance, in_short
 from trimtab.node.errors import JoinExpired, JoinRejected
 from trimtab.node.failpoints import hit
 from trimtab.node.identity import Identity, Phase
@@ -125,7 +125,7 @@ class Joining:
                     return
                 self._answers[address] = error.text
             except (NetError, msgspec.DecodeError) as error:
-                self._answers[address] = str(error)
+                self._answers[address] = in_short(str(error), address)
             else:
                 self._prefer(address)
                 self._answers[address] = reply.waiting_for

@@ -205,8 +205,8 @@ class Discovery:
             more = f" and {len(silent) - 5} more" if len(silent) > 5 else ""
             sentences.append(
                 f"waiting for an answer from {reasons}{more}: no cluster is founded until every known peer has "
-                "answered; start these instances, or restart this one with a --peer list without them"
-                f"{self._forgetting(silent)}"
+                "answered; start them, or, if one is dead for good, take it out of the --peer list of EVERY instance "
+                f"(any two must still share a peer){self._forgetting(silent)}"
             )
         elif not mistaken and self._waiting_since is not None and now_s - self._waiting_since >= after_s:
             sentences.append(f"waiting for {self.waiting_for()}; see there what it is waiting for itself")
@@ -246,7 +246,9 @@ class Discovery:
 
     def _forgetting(self, silent: Iterable[str]) -> str:
         told = sorted(self._heard.intersection(silent) - set(self.listed))
-        return f" (and with an empty data directory: it was told of {', '.join(told[:5])} by others)" if told else ""
+        if not told:
+            return ""
+        return f", and restart this one with an empty data directory: it was told of {', '.join(told[:5])} by others"
 
     def _smallest(self) -> str:
         return min((address for address in self._peers.values() if address), key=address_order)

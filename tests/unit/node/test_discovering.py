@@ -96,7 +96,7 @@ def test_a_peer_that_never_answers_is_told_to_the_operator_and_told_again(world:
     assert "waiting for an answer" not in waiting.story()
     world.run(10)
     assert waiting.story().count(f"waiting for an answer from {address(9)}") == 1
-    assert "restart this one with a --peer list without them" in waiting.story()
+    assert "take it out of the --peer list of EVERY instance (any two must still share a peer)" in waiting.story()
     world.run(45)
     assert waiting.story().count(f"waiting for an answer from {address(9)}") == 2
     assert waiting.outcome is None
