@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trimtab.topology.protocol import InstanceView, ViewReply
 
 T = TypeVar("T")
+# So long the leader gets to tell what it alone knows, before what a follower said is shown.
+LEADER_S = 1.0
 # So long a majority gets to confirm a view, before it is shown unconfirmed.
 CONFIRM_S = 2.5
 SURVEY_S = 1.0
@@ -78,7 +80,7 @@ async def present_view(client: ClusterClient) -> Seen:
     from trimtab.topology.protocol import ViewReply
 
     try:
-        return Seen(await client.view(timeout_s=CONFIRM_S))
+        return Seen(await _as_the_leader_sees(client, await client.view(timeout_s=CONFIRM_S)))
     except (Unavailable, Timeout) as error:
         why = client.last_failure or str(error)
     first = await client.survey(client.addresses, timeout_s=SURVEY_S)
@@ -90,6 +92,21 @@ async def present_view(client: ClusterClient) -> Seen:
         raise CommandFailed(f"no member of the cluster answers any more; the last reason: {why}.")
     best = max(seen.values(), key=lambda view: (view.revision, view.term))
     return Seen(best, why, frozenset(seen))
+
+
+async def _as_the_leader_sees(client: ClusterClient, view: ViewReply) -> ViewReply:
+    """The leader's own view where a follower answered: who is silent, and what is waited for, only the leader knows."""
+    from trimtab.topology.protocol import ViewReply
+
+    address = next((each.record.address for each in view.instances if each.raft_id == view.leader), "")
+    if view.asked == view.leader or not address:
+        return view
+    told = (await client.survey([address], timeout_s=LEADER_S)).get(address)
+    # It was not confirmed by a majority: it counts only if it is no older than what was.
+    current = isinstance(told, ViewReply) and told.genesis == view.genesis and told.asked == told.leader
+    if isinstance(told, ViewReply) and current and (told.term, told.revision) >= (view.term, view.revision):
+        return told
+    return view
 
 
 def instance_named(view: ViewReply, instance_id: str) -> InstanceView:

@@ -96,6 +96,10 @@ def picture(seen: Seen, everybody: bool) -> RenderableType:
     )
     if seen.stale:
         lines.append(Text(f"as {name_of(view, view.asked)} last knew it, not confirmed by a majority", "yellow"))
+    elif view.leader != view.asked:
+        lines.append(
+            Text(f"{leader} did not answer; {name_of(view, view.asked)} did, but can't tell who is silent", "yellow")
+        )
     return Group(*lines, _table(seen, everybody))
 
 

@@ -108,3 +108,15 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(
         assert whole in drawn
     if "failure domain" in shown:
         assert all(f"{key}={value}" in drawn for key, value in places.items())
+
+
+def test_who_is_silent_is_asked_of_the_leader_where_a_follower_answers(operator: Operator) -> None:
+    untold = [instance(number, heard_ms=None) for number in (1, 2, 3)]
+    cluster = MadeUp(view(*untold, leader=2, asked=1))
+    cluster.surveyed = {"10.0.0.2:3301": view(instance(1), instance(2), instance(3, heard_ms=3_000), leader=2, asked=2)}
+    assert operator(cluster, "status")[1].startswith("Not well: i3 has not been heard of lately")
+    # One that was deposed meanwhile, and does not answer at all.
+    for told in (view(leader=2, asked=2, revision=3), view(leader=1, asked=2), "no answer"):
+        cluster.surveyed = {"10.0.0.2:3301": told}
+        out = operator(cluster, "status")[1]
+        assert out.startswith("All is well") and "i2 did not answer; i1 did, but can't tell who is silent" in out
