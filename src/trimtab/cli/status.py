@@ -161,13 +161,18 @@ def _role(seen: Seen, each: InstanceView) -> Text:
 
 
 def _heard(seen: Seen, each: InstanceView) -> str:
+    from trimtab.cli.verdict import QUIET_MS, was_heard
+
     if each.record.left:
         return ""
     if seen.stale:
         return "answers" if each.record.address in seen.answering else "no answer"
     if each.raft_id == seen.view.leader:
         return "now"
-    return "" if each.heard_ms is None else ago(each.heard_ms)
+    if each.heard_ms is None:
+        return ""
+    # Where nothing was heard, the number is only the leader's time in office: no age of anything.
+    return ago(each.heard_ms) if was_heard(each) or each.heard_ms < QUIET_MS else "not yet"
 
 
 def ago(milliseconds: int) -> str:

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.records import RequestKind, RequestRecord
 from trimtab.topology.states import NodeState
 
 # Heartbeats come twice a second: silence of this length is no accident.
 QUIET_MS = 2_000
+_SILENCE = "not heard from"  # how failure detection begins its reason
+_COMING = (NodeState.NONE, NodeState.BOOTSTRAPPING, NodeState.REPLACING)
+_JOINS = (RequestKind.JOIN, RequestKind.REPLACE)
 
 
 class Level(enum.IntEnum):
@@ -47,13 +51,27 @@ def members_of(view: ViewReply) -> list[InstanceView]:
     return [each for each in view.instances if not each.record.left]
 
 
+def is_joining(view: ViewReply, each: InstanceView) -> bool:
+    """Whether an instance is on its way in: that it is not Online, or was never heard of, is then no fault."""
+    return each.record.state in _COMING or any(
+        request.raft_id == each.raft_id and request.kind in _JOINS and not request.state.final
+        for _, request in view.requests
+    )
+
+
+def was_heard(each: InstanceView) -> bool:
+    """Whether the leader heard of an instance since it leads; if not, `heard_ms` is only how long it has led."""
+    return each.heard_ms is not None and bool(each.applied)
+
+
 def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozenset()) -> Verdict:
     """The verdict on a view; `stale` says why no majority confirmed it, and `answering` then who is up."""
     members = members_of(view)
     if stale or not view.leader:
         return _without_leader(view, members, stale, answering)
-    down = [each for each in members if each.record.grades.target.grade is Grade.OFFLINE]
-    silent = [each for each in members if each not in down and (each.heard_ms or 0) > QUIET_MS]
+    there = [each for each in members if not is_joining(view, each)]
+    down = [each for each in there if each.record.grades.target.grade is Grade.OFFLINE]
+    silent = [each for each in there if each not in down and (each.heard_ms or 0) > QUIET_MS]
     leader = name_of(view, view.leader)
     wrong = []
     if down:
@@ -61,6 +79,7 @@ def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozense
     if silent:
         wrong.append(f"{_names(silent)} {'has' if len(silent) == 1 else 'have'} not been heard of lately")
     details = [_why_down(each) for each in (*down, *silent)]
+    details += _what_to_do(view, down)
     details += _voters(members, down)
     details += [f"a record in the metastore can't be read: {text}" for text in view.unreadable]
     under_way = (*_under_way(view, members), *view.waiting)
@@ -86,22 +105,49 @@ def _without_leader(view: ViewReply, members: list[InstanceView], stale: str, an
     if answering and len(up) < needed:
         line = f"No majority: {len(up)} of {len(voters)} voters answer, {needed} are needed; there is no leader."
         details.append(f"Start {_names(silent)} again.")
-        details.append("If they are lost for good, `trimtab recover` on a survivor explains the way back.")
+        lost = "it is" if len(silent) == 1 else "they are"
+        details.append(f"If {lost} lost for good, `trimtab recover` on a survivor explains the way back.")
     else:
         line = "No leader: an election is under way, or the members can't reach each other."
         details.append("Look again in a few seconds; if it stays so, check the network between the members.")
-    if stale:
-        details.append(f"The last attempt said: {stale}")
+        if stale:
+            details.append(f"The last attempt said: {stale}")
     return Verdict(Level.STOPPED, line, tuple(details))
 
 
 def _why_down(each: InstanceView) -> str:
     name, reason = each.record.instance_id, each.record.reason
-    heard = "" if each.heard_ms is None else f", last heard of {each.heard_ms / 1000:.0f} s ago"
+    age = f"{(each.heard_ms or 0) / 1000:.0f} s"
     if each.record.grades.target.grade is not Grade.OFFLINE:
         grade = each.record.grades.current.grade.value
-        return f"{name} is still {grade}{heard}: it will be marked Offline if that goes on"
-    return f"{name} is Offline{heard}" + (f": {reason}" if reason else "")
+        return f"{name} is still {grade}, but was not heard of for {age}: it will be marked Offline if that goes on"
+    if not was_heard(each):
+        return f"{name} is Offline" + (f": {reason}" if reason else "")
+    if reason.startswith(_SILENCE):
+        # The reason has the age of the moment at which it was marked; only that of now is of use.
+        return f"{name} is Offline: {_SILENCE} for {age}"
+    return f"{name} is Offline, last heard of {age} ago" + (f": {reason}" if reason else "")
+
+
+def _what_to_do(view: ViewReply, down: list[InstanceView]) -> list[str]:
+    """For those that are down and neither about to come back nor about to leave."""
+    leaving = {request.raft_id for _, request in view.requests if not request.state.final}
+    leaving_names = {
+        request.join.replaces for _, request in view.requests if request.join is not None and not request.state.final
+    }
+    lost = [
+        each
+        for each in down
+        if each.raft_id not in leaving
+        and each.record.instance_id not in leaving_names
+        and not (was_heard(each) and (each.heard_ms or 0) < QUIET_MS)
+    ]
+    if not lost:
+        return []
+    if len(lost) == 1:
+        name = lost[0].record.instance_id
+        return [f"start {name} again, or, if it is gone for good: trimtab expel {name}"]
+    return [f"start {_names(lost)} again, or, for each that is gone for good: trimtab expel ID"]
 
 
 def _voters(members: list[InstanceView], down: list[InstanceView]) -> list[str]:
@@ -115,24 +161,39 @@ def _voters(members: list[InstanceView], down: list[InstanceView]) -> list[str]:
 
 def _under_way(view: ViewReply, members: list[InstanceView]) -> tuple[str, ...]:
     lines = []
+    told = set()
     for number, request in view.requests:
-        if not request.state.final:
-            about = f" of {name_of(view, request.raft_id)}" if request.raft_id else ""
-            if request.join is not None and not request.raft_id:
-                about = f" of {request.join.instance_id}"
-            why = f": {request.reason}" if request.reason else ""
-            lines.append(f"request {number}, {request.kind.value}{about}, is {request.state.value}{why}")
+        if request.state.final:
+            continue
+        why = f": {request.reason}" if request.reason else ""
+        if request.kind in _JOINS:
+            told.add(request.raft_id)
+            lines.append(_joins(view, number, request) + why)
+            continue
+        about = f" of {name_of(view, request.raft_id)}" if request.raft_id else ""
+        lines.append(f"request {number}, {request.kind.value}{about}, is {request.state.value}{why}")
     for each in members:
         grades = each.record.grades
+        if each.raft_id in told:
+            continue
         if not grades.settled and grades.target.grade is not Grade.OFFLINE:
             lines.append(
                 f"{each.record.instance_id} goes from {grades.current.grade.value} to {grades.target.grade.value}"
             )
-        elif each.record.state not in (NodeState.NORMAL, NodeState.NONE):
+        elif each.record.state in _COMING:
+            lines.append(f"{each.record.instance_id} has not joined yet")
+        elif each.record.state is not NodeState.NORMAL:
             lines.append(f"{each.record.instance_id} is {each.record.state.value}")
     if view.transition is not None:
         lines.append(f"the topology is in {view.transition.state.value} for {view.transition.kind.value}")
     return tuple(lines)
+
+
+def _joins(view: ViewReply, number: int, request: RequestRecord) -> str:
+    """A join or replacement under way, as a sentence; without a raft id it is only asked for yet."""
+    name = request.join.instance_id if request.join is not None else name_of(view, request.raft_id)
+    place = f" in place of {request.join.replaces}" if request.join is not None and request.join.replaces else ""
+    return f"{name} {'is joining' if request.raft_id else 'asks to join'}{place} (request {number})"
 
 
 def _names(instances: list[InstanceView]) -> str:

@@ -120,3 +120,10 @@ def test_who_is_silent_is_asked_of_the_leader_where_a_follower_answers(operator:
         cluster.surveyed = {"10.0.0.2:3301": told}
         out = operator(cluster, "status")[1]
         assert out.startswith("All is well") and "i2 did not answer; i1 did, but can't tell who is silent" in out
+
+
+def test_a_newcomer_that_was_not_heard_of_yet_has_no_age(operator: Operator) -> None:
+    off = Grade.OFFLINE
+    coming = instance(4, off, off, state=NodeState.NONE, voter=False, heard_ms=40_000, applied=0)
+    out = operator(MadeUp(view(instance(1), instance(2), instance(3), coming)), "status")[1]
+    assert out.splitlines()[-1].rstrip().endswith("not yet") and "40 s" not in out

@@ -19,6 +19,7 @@ def instance(
     reason: str = "",
     name: str = "",
     release: str = "0.1.0",
+    applied: int = 10,
 ) -> InstanceView:
     """Instance i<number> at 10.0.0.<number>:3301."""
     grades = Grades(Standing(current, 1), Standing(target, 1))
@@ -35,7 +36,7 @@ def instance(
         reason=reason,
         release=release,
     )
-    return InstanceView(number, record, voter, not voter, heard_ms, 10)
+    return InstanceView(number, record, voter, not voter, heard_ms, applied)
 
 
 def view(
