@@ -37,6 +37,7 @@ from trimtab.node.boot import become_member, begin_again
 from trimtab.node.errors import Expelled, JoinExpired, JoinRejected
 from trimtab.node.identity import Identity
 from trimtab.node.instance import Instance
+from trimtab.node.listening import check_listen, in_words
 from trimtab.node.logs import LogSettings, open_log, story_of
 from trimtab.node.reports import Diverged
 from trimtab.node.settings import Settings, SettingsError
@@ -102,7 +103,7 @@ def run_child(
         data_dir.mkdir(parents=True, exist_ok=True)
         return uvloop.run(Node(settings, data_dir, say, doors, log_settings or LogSettings()).run(phase))
     except (*_FINAL, OSError) as error:
-        say(Fatal(f"could not start: {error}"))
+        say(Fatal(f"could not start: {in_words(error)}"))
         return 1
 
 
@@ -147,6 +148,7 @@ class Node:
     async def _live(self) -> Fatal | Rebootstrap:
         """From whatever the data directory says to the last word. ToldToStop: there is none."""
         try:
+            check_listen(self._settings.listen)
             opening = [door() for door in self._doors]
             disk = RocksDisk(self._data_dir, reserve_bytes=self._settings.limits.disk_reserve_bytes)
             try:

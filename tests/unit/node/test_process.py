@@ -113,6 +113,23 @@ def test_a_door_that_can_not_be_had_is_told_before_anything_is_begun(settings: S
     assert list((tmp_path / "data").iterdir()) == []
 
 
+def test_a_listen_address_that_can_not_be_had_is_told_first_and_by_its_option(
+    settings: Settings, tmp_path: Path
+) -> None:
+    told, opened = Told(), []
+    host, port = settings.listen.split(":")
+    with socket.create_server((host, int(port))):
+        assert run_child(settings, tmp_path / "data", Phase.DISCOVER, told, doors=[lambda: opened.append(1)]) == 1  # type: ignore[list-item, func-returns-value]
+    (word,) = told.words
+    assert isinstance(word, Fatal) and opened == []
+    assert word.text == (
+        f"could not start: can't listen on {settings.listen}: the port is taken; stop what listens there, or choose "
+        "another with --listen HOST:PORT"
+    )
+    foreign = reason(replace(settings, listen="192.0.2.1:4000", peers=("192.0.2.1:4000",)), tmp_path / "data")
+    assert "can't listen on 192.0.2.1:4000: it is no address of this machine" in foreign and "--listen" in foreign
+
+
 def test_a_port_that_is_taken(settings: Settings, tmp_path: Path) -> None:
     found(settings, tmp_path)
     host, port = settings.listen.split(":")
