@@ -21,12 +21,21 @@ def test_a_seed_passes(scenario: str, seed: int) -> None:
     assert outcome.passed, failure(outcome)
 
 
-@pytest.mark.parametrize("seed", [5, 18])
-def test_the_same_seed_gives_the_same_trace_to_the_byte_under_different_hash_seeds(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(3, 15))
+def test_a_seed_of_whole_governed_clusters_passes(seed: int) -> None:
+    outcome = run_seed(seed, "topology")
+    assert outcome.passed, failure(outcome)
+
+
+@pytest.mark.parametrize(("seed", "scenario"), [(5, "chaos"), (18, "chaos"), (3, "topology"), (10, "topology")])
+def test_the_same_seed_gives_the_same_trace_to_the_byte_under_different_hash_seeds(
+    seed: int, scenario: str, tmp_path: Path
+) -> None:
     traces = []
     for hash_seed in ("1", "31337"):
         path = tmp_path / f"trace-{hash_seed}"
-        command = [sys.executable, "-m", "trimtab", "sim", "--seed", str(seed), "--trace", str(path)]
+        command = [sys.executable, "-m", "trimtab", "sim", "--seed", str(seed), "--scenario", scenario]
+        command += ["--trace", str(path)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr

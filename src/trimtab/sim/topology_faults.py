@@ -251,14 +251,14 @@ class TopologyNemesis:
                 self._later(rng.random() * rng.choice((0.1, 1.0, 6.0)), victim.start)
 
     async def _blackouts(self, rate: float) -> None:
-        """Everything loses its power, also in the middle of the bootstrap."""
+        """Everything, or every other machine, loses its power; also in the middle of the bootstrap."""
         rng = self._rng("blackout")
         while True:
             await self._wait(rng, rng.choice((0.02, 0.3, 3.0)) / rate)
             self._tell("blackout")
-            spread_s = rng.choice((0.01, 0.5, 2.0))
+            spread_s, share = rng.choice((0.01, 0.5, 2.0)), rng.choice((1.0, 0.5))
             for machine in self.cluster.machines.values():
-                if machine.on:
+                if machine.on and rng.random() < share:
                     machine.crash(power=True)
                     self._later(0.01 + rng.random() * spread_s, machine.start)
 
