@@ -177,11 +177,12 @@ class Standing:
             except _FAILURES as error:
                 if _for_good(error):
                     return ""
-                why = str(error)
+                # What else its text advises is for those who try again.
+                why = str(error).partition(";")[0]
             await asyncio.sleep(min(wait_s, max(until - self._loop.time(), 0.0)))
             wait_s = min(wait_s * 2, 0.5)
         else:
-            return f"the cluster could not be told in time: {why}"
+            return why
         try:
             await self._waits.until(lambda: self._is_down() and settled(), until, "the others to take over")
         except WaitedTooLong:
