@@ -76,7 +76,7 @@ class ClusterControl:
         self.lease = LeaseHolder(instance.wall_ms())
         self._answering = Answering(instance.complaints.add, self._address_of)
         self._methods: dict[str, Method] = {}
-        self._is_out = False
+        self.is_out = False  # the cluster has put this instance out
         self._ending = False
         self.calls = Calls(instance.hello, self._host.links, self._methods)
         self.writes = ClusterWrites(self._host, self._group, self.view, instance.wall_ms)
@@ -428,17 +428,23 @@ class ClusterControl:
 
     def put_out(self, why: str) -> None:
         """The cluster has put this instance out: it serves nothing more, and ends when its vote is not needed."""
-        if not self._is_out:
-            self._is_out = True
+        if not self.is_out:
+            self.is_out = True
             self.serving.closed = f"this instance was put out of the cluster: {why}"
             self.lease.surrender("it was put out of the cluster")
             self.leader_watch.closed = True
             self.standing.stop()
-            self._instance.story(f"the cluster has put this instance out: {why}")
-        if not self._ending and self._instance.raft_id not in self._group.raw.raft.tracker.config.voters:
+            if self._votes:
+                # Otherwise it ends in a moment, and that is told with the same reason.
+                self._instance.story(f"the cluster puts this instance out ({why}); it ends when its vote has gone")
+        if not self._ending and not self._votes:
             self._ending = True
             farewell_s = self._instance.settings.timing.farewell_ms / 1000
             self._loop.call_later(farewell_s, self._instance.end_for_good, why)
+
+    @property
+    def _votes(self) -> bool:
+        return self._instance.raft_id in self._group.raw.raft.tracker.config.voters
 
     def _settled(self) -> bool:
         """Whether this instance neither leads nor votes where it need not: it may go."""

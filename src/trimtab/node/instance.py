@@ -39,6 +39,7 @@ from trimtab.node.group import Group
 from trimtab.node.history import HistoryKeeping
 from trimtab.node.host import Host
 from trimtab.node.identity import Identity, Phase
+from trimtab.node.leader_watch import name_in
 from trimtab.node.links import decode_parcel
 from trimtab.node.members import Members
 from trimtab.node.metastore_machine import MetastoreMachine
@@ -187,6 +188,11 @@ class Instance:
         if not self.identity.settled:
             hit("join.started", settings.instance_id)
 
+    @property
+    def is_out(self) -> bool:
+        """Whether it knows that it is no member any more, or is about to be none."""
+        return bool(self.removed) or (self.control is not None and self.control.is_out)
+
     async def leave(self, within_s: float) -> str:
         """Take leave of the cluster before the end: empty if it took note; else why it could not."""
         if self.control is None or self.removed or self.failure is not None:
@@ -229,7 +235,9 @@ class Instance:
             self.ended.set_result(None)
         self.server.close(f"this member stopped: {error}")
         self.members.close()
-        self.story(f"stopping: {error}")
+        if not isinstance(error, Expelled | JoinExpired):
+            # These two are no accidents; whoever runs the instance tells them, with what comes next.
+            self.story(f"stopping: {error}")
 
     # Identity
 
@@ -285,7 +293,8 @@ class Instance:
     def _leader_changed(self, group: Group) -> None:
         raft = group.raw.raft
         if group.id == CLUSTER_GROUP and raft.lead:
-            whom = "this member leads" if raft.lead == self.raft_id else f"following member {raft.lead}"
+            leads = raft.lead == self.raft_id
+            whom = "this member leads" if leads else f"following {name_in(self.watching.view, raft.lead)}"
             self.story(f"{whom} in term {raft.term}")
         if self.control is not None:
             self.control.leader_changed(group)
@@ -312,7 +321,7 @@ class Instance:
                 self.story(f"could not write down that {gone} left; a restart may forget it: {error}")
         for raft_id in sorted({*gone, *self.members.addresses}):
             if raft_id != self.raft_id and self.admission.removed(raft_id):
-                self.story(f"member {raft_id} was removed from the cluster")
+                self.story(f"{name_in(self.watching.view, raft_id)} was removed from the cluster")
                 self.members.forget(raft_id)
                 self.server.dismiss(raft_id, was_removed(raft_id))
         if self.raft_id in gone:
@@ -331,7 +340,8 @@ class Instance:
         if self.removed:
             return
         self.removed = "this member was removed from the cluster; ask another"
-        self.story(f"this member was removed from the cluster ({why}) and serves nothing any more")
+        if self.control is None:
+            self.story(f"this member was removed from the cluster ({why}) and serves nothing any more")
         refuse = partial(_refuse, self.removed)
         methods = [*self.service.handlers(), *(self.control.handlers() if self.control is not None else ())]
         self.server.handlers.update({each: refuse for each in methods if each not in (requests.STATUS, protocol.VIEW)})

@@ -196,7 +196,7 @@ class Joining:
         )
         identities.store(self._disk, member)
         hit("join.persisted", self._settings.instance_id)
-        self._story(f"accepted: this instance is member {response.raft_id} of {self._settings.cluster_id}")
+        self._story(f"accepted with raft id {response.raft_id}")
         self._decided.set_result(member)
         return True
 

@@ -7,7 +7,8 @@
     member               postjoin: takes part until it is told to stop        no word; Fatal; Rebootstrap: join expired
 
 Reasons that another start would not mend (settings, certificates, a port that is taken, data that is damaged or of
-somebody else, a failed sync, being expelled) are told to the supervisor as Fatal; it prints them as the last line.
+somebody else, a failed sync) are told to the supervisor as Fatal; it prints them as the last line. One that is expelled
+says so itself, and its Fatal has no text: what an operator ordered is no error.
 Anything else is a defect: it leaves its trace, and the supervisor starts another child.
 
 A node that ran out of disk space in a place where it can't just refuse ends its life, waits until there is space again,
@@ -193,7 +194,8 @@ class Node:
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 50)
-            self._log.info(f"ready on {settings.listen} as member {instance.raft_id} of {settings.cluster_id}")
+            if not instance.is_out:
+                self._log.info(f"ready on {settings.listen} as member {instance.raft_id} of {settings.cluster_id}")
             self._say(Ready())
             self._tell_when_online(instance)
             await asyncio.wait([self._told, instance.ended], return_when=asyncio.FIRST_COMPLETED)
@@ -206,6 +208,10 @@ class Node:
             return begin_again(instance.identity, disk=disk, rng=self._rng)
         if isinstance(instance.failure, DiskFull) or not isinstance(instance.failure, _FINAL):
             raise instance.failure
+        if isinstance(instance.failure, Expelled):
+            # Somebody wanted this: it ends for good, but it is no error, so the supervisor has nothing to add.
+            self._log.info(str(instance.failure))
+            return Fatal("")
         return Fatal(f"stopped: {instance.failure}")
 
     def _tell_when_online(self, instance: Instance) -> None:
@@ -228,7 +234,7 @@ class Node:
         except TimeoutError:
             why_not = "it took too long"
         if why_not:
-            self._log.warning(f"stopping without the cluster having taken note: {why_not}")
+            self._log.warning(f"stopped without telling the cluster: {why_not}; the others will mark it Offline")
 
     async def _unless_told(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. ToldToStop: that came first, and the work was cancelled."""
