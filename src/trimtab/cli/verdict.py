@@ -197,5 +197,5 @@ def _joins(view: ViewReply, number: int, request: RequestRecord) -> str:
 
 
 def _names(instances: list[InstanceView]) -> str:
-    names = [each.record.instance_id for each in instances]
+    names = sorted(each.record.instance_id for each in instances)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nobody"

@@ -119,6 +119,12 @@ def test_a_lost_majority_is_said_with_who_is_missing() -> None:
     assert not any("last attempt" in each for each in verdict.details)
 
 
+def test_names_are_told_in_their_own_order_not_in_that_of_joining() -> None:
+    members = [instance(1), instance(2, name="i3"), instance(3, name="i2")]
+    said = judge(view(*members, leader=0), "no answer", frozenset({members[0].record.address}))
+    assert "Start i2 and i3 again." in said.details
+
+
 def test_an_election_is_not_taken_for_a_lost_majority() -> None:
     verdict = judge(view(leader=0), "timeout", frozenset({"10.0.0.2:3301", "10.0.0.3:3301"}))
     assert verdict.line.startswith("No leader: an election is under way")
