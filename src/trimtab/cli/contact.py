@@ -62,7 +62,10 @@ def local_addresses() -> list[str]:
         raise CommandFailed(f"{error}.") from error
 
 
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long.")]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to wait for an answer."),
+]
 AuthorityOption = Annotated[Path | None, typer.Option("--tls-authority", help="PEM of the members' authority.")]
 CertificateOption = Annotated[Path | None, typer.Option("--tls-certificate", help="PEM to show the members.")]
 KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="PEM of the certificate's key.")]

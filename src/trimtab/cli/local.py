@@ -185,7 +185,8 @@ def kill(instance_ids: IdsArgument, directory: DirOption = None, as_json: JsonOp
     with _failures():
         cluster.kill(wanted)
     names = ", ".join(wanted)
-    _report(cluster, wanted, as_json, f"{names} killed; `trimtab local start {' '.join(wanted)}` brings them back.")
+    them = "it" if len(wanted) == 1 else "them"
+    _report(cluster, wanted, as_json, f"{names} killed; `trimtab local start {' '.join(wanted)}` brings {them} back.")
     return 0
 
 

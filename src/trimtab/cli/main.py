@@ -110,6 +110,16 @@ def invoke(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _help_for(failure: typer.TyperException) -> str:
+    """How to get the help of the very command that was used wrongly."""
+    context = getattr(failure, "ctx", None)
+    return f"{context.command_path if context is not None else 'trimtab'} --help"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; the exit code. What went wrong is on standard error, in one sentence."""
     try:
@@ -126,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         text = failure.format_message()
         # A command group without a command shows its help, which is sentence enough.
         asked_nothing = text.startswith("Usage:")
-        print(text if asked_nothing else f"trimtab: {text} See `trimtab --help`.", file=sys.stderr)
+        print(text if asked_nothing else f"trimtab: {_sentence(text)} See `{_help_for(failure)}`.", file=sys.stderr)
         return failure.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("trimtab: interrupted.", file=sys.stderr)

@@ -108,3 +108,10 @@ def test_the_version_takes_a_fraction_of_a_second() -> None:
         subprocess.run([sys.executable, "-m", "trimtab", "--version"], check=True, capture_output=True)
         seconds.append(time.monotonic() - started)
     assert min(seconds) < 0.25
+
+
+def test_wrong_usage_points_to_the_help_of_the_command_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, command in ((["local", "up", "--nope"], "trimtab local up"), (["probe"], "trimtab probe")):
+        assert main.run(arguments) == 2
+        said = capsys.readouterr().err.rstrip()
+        assert said.endswith(f". See `{command} --help`."), said
