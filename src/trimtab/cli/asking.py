@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -72,6 +73,12 @@ class Seen:
     view: ViewReply
     stale: str = ""
     answering: frozenset[str] = frozenset()
+
+
+def warn_if_stale(seen: Seen) -> None:
+    """Say, beside the output, that what is shown may be old: scripts read standard output, people read both."""
+    if seen.stale:
+        print(f"trimtab: not confirmed by a majority: {seen.stale.rstrip('.')}.", file=sys.stderr)
 
 
 async def present_view(client: ClusterClient) -> Seen:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.asking import ask, present_view
+from trimtab.cli.asking import ask, present_view, warn_if_stale
 from trimtab.cli.contact import Contact, JsonOption, with_contact
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def events(
 
 async def _show(client: ClusterClient, limit: int, follow: bool, as_json: bool) -> None:
     seen = await present_view(client)
+    warn_if_stale(seen)
     last = max(seen.view.last_event - limit, 0)
     # Without a majority there is nothing to follow, but what is known can still be read.
     for number, event in await client.events(limit=limit, linearizable=not seen.stale) if limit else []:

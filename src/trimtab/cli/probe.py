@@ -14,6 +14,7 @@ import typer
 
 from trimtab.cli.asking import IdArgument, ask, instance_named
 from trimtab.cli.contact import Contact, JsonOption, with_contact
+from trimtab.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
     from trimtab.client.cluster import ClusterClient
@@ -44,6 +45,8 @@ def probe(
 
     async def ask_it(client: ClusterClient) -> tuple[ProbeReply, float]:
         target = instance_named(await client.view(linearizable=False), instance_id)
+        if target.record.left:
+            raise CommandFailed(f"{instance_id} has left the cluster for good, so it serves nothing.")
         began = time.monotonic()
         reply = await client.probe(target.raft_id, Level[level.value])
         return reply, (time.monotonic() - began) * 1000

@@ -37,7 +37,10 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on, looking again every second.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how the cluster stands: who leads, who is Online, and what is wrong if anything is."""
+    """Show how the cluster stands: who leads, who is Online, and what is wrong if anything is.
+
+    The exit code is 0 whenever there was something to show, well or not; scripts read `verdict` of --json.
+    """
     from trimtab.cli.tables import console
 
     if watch:

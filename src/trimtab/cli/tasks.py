@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.asking import ask, present_view
+from trimtab.cli.asking import ask, present_view, warn_if_stale
 from trimtab.cli.changes import await_end
 from trimtab.cli.contact import Contact, JsonOption, with_contact
 from trimtab.cli.errors import CommandFailed
@@ -38,7 +38,9 @@ def list_(
     """Show the tasks: all that are under way, and the last that ended."""
     from trimtab.topology import shapes
 
-    tasks = shapes.tasks(ask(contact, present_view).view)
+    seen = ask(contact, present_view)
+    warn_if_stale(seen)
+    tasks = shapes.tasks(seen.view)
     if as_json:
         print(json.dumps(tasks))
         return
@@ -62,7 +64,9 @@ def list_(
 
 def show(contact: Contact, number: TaskArgument, as_json: JsonOption = False) -> None:
     """Show all that is known of a task."""
-    found = _task(ask(contact, present_view).view, number)
+    seen = ask(contact, present_view)
+    warn_if_stale(seen)
+    found = _task(seen.view, number)
     if as_json:
         print(json.dumps(found))
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from trimtab.cli.asking import ask, present_view
+from trimtab.cli.asking import ask, present_view, warn_if_stale
 from trimtab.cli.contact import Contact, JsonOption, with_contact
 
 _SHOWN = (
@@ -34,6 +34,7 @@ def topology(contact: Contact, as_json: JsonOption = False) -> None:
     from trimtab.topology import shapes
 
     seen = ask(contact, present_view)
+    warn_if_stale(seen)
     shape = shapes.topology(seen.view)
     if as_json:
         print(json.dumps(shape))
@@ -43,8 +44,6 @@ def topology(contact: Contact, as_json: JsonOption = False) -> None:
     from trimtab.cli.tables import console, table
 
     out = console()
-    if seen.stale:
-        out.print(Text(f"not confirmed by a majority: {seen.stale}", "yellow"))
     for key, value in shape.items():
         if key != "nodes" and value not in (None, []):
             out.print(Text(f"{key}: {_cell(value)}"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.unit.cli.operator import MadeUp, Operator
 from tests.unit.client.views import instance, view
 
-from trimtab.client.errors import Error
+from trimtab.client.errors import Error, Timeout
+from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import Level, ProbeReply
 from trimtab.topology.records import EventRecord, RequestKind, RequestRecord, RequestState
+from trimtab.topology.states import NodeState
 
 EVENTS = {number: EventRecord(1_700_000_000_000 + number, "online", f"i{number} is Online") for number in (7, 8, 9)}
 STATIC = {"key", "transition_state", "global_topology_request", "new_cdc_generation_data_uuid"}
@@ -113,3 +116,23 @@ def test_a_probe_that_is_refused_fails_with_the_reason(operator: Operator) -> No
 def test_a_probe_of_nobody_names_who_there_is(operator: Operator) -> None:
     code, _, err = operator(MadeUp(view(instance(1), instance(2))), "probe", "i9")
     assert code == 1 and "there is no instance 'i9' in the cluster 'shop'; it has i1, i2." in err
+
+
+def test_a_probe_of_an_instance_that_left_says_so_at_once(operator: Operator) -> None:
+    cluster = MadeUp(view(instance(1), instance(2, Grade.EXPELLED, Grade.EXPELLED, state=NodeState.LEFT)))
+    assert operator(cluster, "probe", "i2")[::2] == (
+        1,
+        "trimtab: i2 has left the cluster for good, so it serves nothing.\n",
+    )
+    assert not cluster.asked
+
+
+@pytest.mark.parametrize(
+    "command", [["topology"], ["events", "--limit", "0"], ["tasks", "list"], ["tasks", "show", "31"]]
+)
+def test_what_no_majority_confirmed_is_marked_beside_the_output(operator: Operator, command: list[str]) -> None:
+    cluster = MadeUp(Timeout("no majority"))
+    cluster.surveyed = {"127.0.0.1:1": view(requests=TASKS)}
+    code, out, err = operator(cluster, *command)
+    assert (code, err) == (0, "trimtab: not confirmed by a majority: nobody answers.\n")
+    assert "not confirmed" not in out
