@@ -67,10 +67,10 @@ async def _recover(data_dir: Path, compare: list[Path], confirm: str, as_json: b
     answering = await _who_answers(found)
     _refuse_harm(found, others, answering)
     if not confirm:
-        _show(found, data_dir, as_json)
+        _show(found, others, data_dir, as_json)
         return 0
     done = await _carry_out(data_dir)
-    _show_done(found, done, as_json)
+    _show_done(found, others, done, as_json)
     return 0
 
 
@@ -160,7 +160,7 @@ def _refuse_harm(found: Survey, others: dict[Path, Survey], answering: dict[int,
             )
 
 
-def _show(found: Survey, data_dir: Path, as_json: bool) -> None:
+def _show(found: Survey, others: dict[Path, Survey], data_dir: Path, as_json: bool) -> None:
     identity = found.identity
     if as_json:
         print(
@@ -174,24 +174,43 @@ def _show(found: Survey, data_dir: Path, as_json: bool) -> None:
                     "last_index": found.last_index,
                     "committed": found.committed,
                     "voters": [found.instances.get(voter, ("", ""))[0] for voter in found.voters],
+                    "compared": [
+                        {
+                            "data_dir": str(path),
+                            "instance_id": other.identity.instance_id,
+                            "last_term": other.last_term,
+                            "last_index": other.last_index,
+                        }
+                        for path, other in others.items()
+                    ],
                 }
             )
         )
         return
     names = [found.instances.get(voter, (f"member {voter}", ""))[0] for voter in found.voters]
-    others = [name for raft_id, (name, _) in found.instances.items() if raft_id != identity.raft_id]
+    leaving = [name for raft_id, (name, _) in found.instances.items() if raft_id != identity.raft_id]
     print(f"Survivor   {identity.instance_id} (raft id {identity.raft_id}) of cluster {identity.cluster_id!r}")
     print(f"Log        ends at entry {found.last_index} of term {found.last_term}; committed up to {found.committed}")
     print(f"Voters     {', '.join(names)}: more than half of them are not there")
+    _show_compared(found, others)
     print()
     print("Look at every survivor's directory this way and choose the one whose log ends last: first by term, then by")
     print("entry. What only the lost members had acknowledged is lost. The others leave the cluster for good:")
-    print(f"  {', '.join(others) or 'nobody'}")
+    print(f"  {', '.join(leaving) or 'nobody'}")
     print("they, or others, join again with empty data directories. Make a copy of this directory first. Then:")
     print(f"  trimtab recover --data-dir {data_dir} --confirm {identity.cluster_id}")
 
 
-def _show_done(found: Survey, done: Recovered, as_json: bool) -> None:
+def _show_compared(found: Survey, others: dict[Path, Survey]) -> None:
+    for path, other in others.items():
+        standing = "as far as here" if other.position == found.position else "not as far as here"
+        print(
+            f"Compared   {other.identity.instance_id} in {path}: ends at entry {other.last_index} of term "
+            f"{other.last_term}, {standing}"
+        )
+
+
+def _show_done(found: Survey, others: dict[Path, Survey], done: Recovered, as_json: bool) -> None:
     if as_json:
         print(
             json.dumps(
@@ -207,6 +226,7 @@ def _show_done(found: Survey, done: Recovered, as_json: bool) -> None:
             )
         )
         return
+    _show_compared(found, others)
     print(f"Recovered. {found.identity.instance_id} is the only member of {found.identity.cluster_id!r} now; start it.")
     print(f"Left for good: {', '.join(done.left) or 'nobody'}. Entries that were not known as committed and are kept: ")
     print(f"{done.uncommitted_entries}. Requests cancelled: {done.cancelled_requests}.")
