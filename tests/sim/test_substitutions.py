@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
+import pkgutil
 import random
 import sys
 from typing import Any
@@ -81,6 +83,9 @@ def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None
     """Core, engines and roles that run in a simulation must not find out the time, or randomness, behind its back."""
     rings = ("raft", "metastore", "topology", "governor", "net", "node", "storage", "client")
     simulated = tuple(f"trimtab.{ring}" for ring in rings)
+    for ring in simulated:
+        for found in pkgutil.iter_modules(importlib.import_module(ring).__path__, f"{ring}."):
+            importlib.import_module(found.name)
     # Modules that only exist where processes and disks are real, or that take a clock only where none was given.
     node = ("process", "children", "data_directory", "failpoints", "logs", "supervisor")
     real = {*(f"trimtab.node.{name}" for name in node), "trimtab.storage.rocks", "trimtab.storage.rocks_store"}

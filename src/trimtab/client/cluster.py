@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from trimtab.client.contact import DEFAULT_TIMEOUT_S, TRY_AGAIN, Contacts, decoded
@@ -46,7 +45,7 @@ class ClusterClient:
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
-        self.metastore = MetastoreClient(contacts, lambda: time.time_ns() // 1_000_000)
+        self.metastore = MetastoreClient(contacts)
 
     @classmethod
     async def connect(

@@ -66,9 +66,9 @@ _REISSUES = 2
 class MetastoreClient:
     """A connection to a cluster's metastore. Make it with `await MetastoreClient.connect([...])`."""
 
-    def __init__(self, contacts: Contacts, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, contacts: Contacts, wall_ms: Callable[[], int] | None = None) -> None:
         self._contacts = contacts
-        self._ids = CommandIds(wall_ms, contacts.rng.randbytes)
+        self._ids = CommandIds(wall_ms or (lambda: time.time_ns() // 1_000_000), contacts.rng.randbytes)
 
     @classmethod
     async def connect(
@@ -92,7 +92,7 @@ class MetastoreClient:
             timeout_s=timeout_s,
             follow_leader=follow_leader,
         )
-        client = cls(contacts, wall_ms or (lambda: time.time_ns() // 1_000_000))
+        client = cls(contacts, wall_ms)
         try:
             await contacts.find_leader()
         except BaseException:
