@@ -134,13 +134,6 @@ BUGS = (
         "topology",
     ),
     PlantedBug(
-        "a restart forgets whom it was told of",
-        "topology/discovery.py",
-        "        self._hear(remembered)\n",
-        "        del remembered\n",
-        "topology",
-    ),
-    PlantedBug(
         "a raft id used again",
         "governor/writes.py",
         '        assert raft_id not in self._view.instances, "raft ids are never used again"\n',

@@ -65,8 +65,9 @@ class GovernedCluster:
         self.checks.founded(FOUNDING_INDEX, FOUNDING_TERM, self.topology.reference.state)
         self.operator: Process = world.process("operator", "10.0.99.1")
         self.operator.start()
-        # Told when a machine asks for a lease: the nemesis strikes at such moments.
+        # Told when a machine asks for a lease, and when one that is no member yet answers: moments to strike at.
         self.on_heartbeat: Callable[[Machine], None] | None = None
+        self.on_early_answer: Callable[[Machine], None] | None = None
         self._said: list[Message] = []
         self._watched = watched
         world.network.on_frame = self._heard
@@ -187,10 +188,7 @@ class GovernedCluster:
         if not self._watched:
             return
         if frame[5] != frames.ONEWAY:
-            if self.on_heartbeat is not None and frame[5] == frames.REQUEST and _HEARTBEAT in frame[:32]:
-                machine = pipe.source.loop.process.owner
-                if machine is not None:
-                    self.on_heartbeat(machine)
+            self._tell_nemesis(pipe, frame)
             try:
                 self.topology.heard(pipe, frame)
             except Violation as violation:
@@ -201,6 +199,15 @@ class GovernedCluster:
         decoded = _decode_frame(memoryview(frame)[4:])
         if decoded.method == "raft":
             self._said += [message for _, message in decode_parcel(decoded.body) if message.type in _NOTED]
+
+    def _tell_nemesis(self, pipe: Pipe, frame: bytes) -> None:
+        machine: Machine | None = pipe.source.loop.process.owner
+        if machine is None:
+            return
+        if self.on_heartbeat is not None and frame[5] == frames.REQUEST and _HEARTBEAT in frame[:32]:
+            self.on_heartbeat(machine)
+        if self.on_early_answer is not None and frame[5] == frames.RESPONSE and machine.instance is None:
+            self.on_early_answer(machine)
 
     # -- operators -------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class TopologyChecks:
         self._owners: dict[int, str] = {}  # raft id -> uuid of the data directory behind it
         self._terms: dict[Machine, tuple[int, float, int]] = {}  # the term, since when, and the one before it
         self._asked: dict[Pipe, dict[int, _Asked]] = {}
+        self._down: set[int] = set()
 
     # -- identities ------------------------------------------------------------------------------------------------
 
@@ -125,6 +126,8 @@ class TopologyChecks:
 
     def _commit(self, index: int, term: int, changes: dict[bytes, bytes | None]) -> None:
         passed = self.committed.passed
+        # Who is put out by the very write that follows a barrier has passed that barrier like everybody else.
+        self._down = {raft_id for raft_id in self.committed.rows if self.committed.down(raft_id)}
         self.committed.apply(index, term, changes)
         if self.committed.passed > passed:
             self._barrier_passed(self.committed.passed)
@@ -162,7 +165,8 @@ class TopologyChecks:
         return f"it is open at its router {router.name}" if oldest is not None and oldest <= asked.version else ""
 
     def _is_down(self, machine: Machine) -> bool:
-        return machine.instance is not None and self.committed.down(machine.instance.raft_id)
+        """Whether it was down when the barrier that has just been passed was."""
+        return machine.instance is not None and machine.instance.raft_id in self._down
 
     def _must_refuse(self, pipe: Pipe, asked: _Asked, version: int) -> None:
         """A request that nobody waited for may still get to its replica, which must know the fence by now."""
@@ -170,7 +174,7 @@ class TopologyChecks:
         if replica is None or loop.dead or pipe.source.lost or replica.instance is None:
             return
         control = replica.instance.control
-        if control is None or self.committed.down(replica.instance.raft_id):
+        if control is None or self._is_down(replica) or self.committed.down(replica.instance.raft_id):
             return
         if control.view.fence <= asked.version:
             raise Violation(

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trimtab.net.errors import NetError
@@ -68,6 +69,8 @@ class TopologyNemesis:
             Trouble.CANCEL: self._cancels,
             Trouble.REPLACE: self._replaces,
         }
+        if Trouble.BLACKOUT in self.plan.rates:
+            self.cluster.on_early_answer = self._answered_early
         if Trouble.STRAND in self.plan.rates:
             self.cluster.topology.on_routed = self._routed
         if Trouble.PAUSE in self.plan.rates:
@@ -83,7 +86,7 @@ class TopologyNemesis:
         for task in self._tasks:
             task.cancel()
         failpoints.disarm()
-        self.cluster.on_heartbeat = self.cluster.topology.on_routed = None
+        self.cluster.on_heartbeat = self.cluster.on_early_answer = self.cluster.topology.on_routed = None
         self.network.heal()
         for machine in self.cluster.machines.values():
             machine.disk.heal()
@@ -98,12 +101,11 @@ class TopologyNemesis:
             machine.start()
 
     def _point_out_members(self, machine: Machine) -> None:
-        """Those it was told of may all have left: an operator restarts it with the addresses of today's members."""
-        rows = self.cluster.topology.committed.rows
-        today = tuple(row.address for row in rows.values() if not row.left)
-        if today and not machine.raft_id and not set(machine.settings.peers) & set(today):
+        """Those it was told of may all leave: an operator restarts it with the addresses of all machines there are."""
+        everybody = tuple(other.settings.address for other in self.cluster.machines.values())
+        if self.cluster.topology.committed.rows and not machine.raft_id and machine.settings.peers != everybody:
             machine.crash(power=False)
-            machine.settings = replace(machine.settings, peers=today)
+            machine.settings = replace(machine.settings, peers=everybody)
 
     # -- choosing --------------------------------------------------------------------------------------------------
 
@@ -261,6 +263,13 @@ class TopologyNemesis:
                 if machine.on and rng.random() < share:
                     machine.crash(power=True)
                     self._later(0.01 + rng.random() * spread_s, machine.start)
+
+    def _answered_early(self, machine: Machine) -> None:
+        """It has told another one something, before there is a cluster. That is when it must not forget."""
+        rng = self._rng(f"early/{self.world.events}")
+        if rng.random() < 0.3 * self.plan.rates[Trouble.BLACKOUT]:
+            self._later(0.0, partial(machine.crash, power=True))
+            self._later(0.001 + rng.random() * rng.choice((0.01, 0.5)), machine.start)
 
     async def _pauses(self, rate: float) -> None:
         rng = self._rng("pause")

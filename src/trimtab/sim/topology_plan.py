@@ -46,6 +46,7 @@ class Trouble(enum.Enum):
 # Troubles that are worst together. A seed takes one of these, and others by chance.
 THEMES: tuple[tuple[Trouble, ...], ...] = (
     (),
+    (Trouble.BLACKOUT,),
     (Trouble.BLACKOUT, Trouble.KILL),
     (Trouble.JOIN, Trouble.EXPEL, Trouble.KILL),
     (Trouble.JOIN, Trouble.EXPEL, Trouble.FAILPOINT),
@@ -102,7 +103,8 @@ def draw(seed: int) -> TopologyPlan:
             rates[trouble] = round(0.2 + 0.8 * intensity, 3)
     if late and Trouble.JOIN not in rates:
         rates[Trouble.JOIN] = round(0.2 + 0.8 * rng.random(), 3)
-    spread_s = rng.choice((0.0, 0.02, 0.5, 3.0))
+    # Machines that come one after the other meet more of what happens before there is a cluster.
+    spread_s = rng.choice((0.5, 3.0) if Trouble.BLACKOUT in rates else (0.0, 0.02, 0.5, 3.0))
     domains = rng.choice(((), ("rack",), ("rack", "zone")))
     return TopologyPlan(
         seed=seed,
