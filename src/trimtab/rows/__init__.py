@@ -1,0 +1,1 @@
+"""Rows as bytes: keys in CQL's order, values as columns, versions that merge in any order."""
