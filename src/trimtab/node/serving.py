@@ -7,7 +7,10 @@ refuses what is stamped older than the fence (`fenced`), what comes while it has
 unless that is switched off, and marks the answer as possibly stale. Lease and fence are looked at again when the answer
 leaves: a process that was stopped in between must not answer as if no time had passed.
 
-`probe` is such a request without data. Tests and operators use it; rows will take the same way.
+Writes are let in earlier than reads: by an instance that is still catching up, from RaftSynced on. Otherwise it would
+miss what is written while it repairs what it missed, and never be done. And never without a lease, whatever the level.
+
+`probe` is such a request without data. Tests and operators use it; rows take the same way.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from trimtab.topology.protocol import Level, ProbeReply, ProbeRequest
 from trimtab.topology.view import View
 
 _CAUGHT_UP = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
+_TAKES_WRITES = (Grade.RAFT_SYNCED, *_CAUGHT_UP)
 _MARGIN_S = 0.02
 MAX_ROUTED_S = 60.0
 
@@ -86,31 +90,71 @@ class Serving:
 
     def admit(self, level: Level, version: int) -> Admitted:
         """Let a request in, or Refused. What is admitted must pass `release` before its answer leaves."""
-        self._check_fence(version)
-        if self.closed:
-            raise Refused("not_ready", self.closed)
-        record = self._view.instances.get(self._raft_id)
-        current = record.grades.current if record is not None else None
-        life = self._incarnation()
-        # The grade of an earlier life says nothing: what happened since the process ended was missed.
-        if current is None or life is None or current.incarnation < life or current.grade not in _CAUGHT_UP:
-            raise Refused("not_ready", f"instance {self._raft_id} is catching up and answers nothing yet; ask another")
-        return Admitted(level, version, self._without_lease(level))
+        return Admitted(level, version, self.admit_read(version, may_be_stale=level is Level.ONE))
 
     def release(self, admitted: Admitted) -> bool:
         """Let the answer out, or Refused; whether it must be marked as possibly stale."""
-        self._check_fence(admitted.version)
-        return self._without_lease(admitted.level) or admitted.stale
+        return self.release_read(admitted.version, may_be_stale=admitted.level is Level.ONE) or admitted.stale
+
+    def admit_read(self, version: int, *, may_be_stale: bool) -> bool:
+        """Let a read in, or Refused: whether its answer must be marked as possibly stale."""
+        self._check_fence(version)
+        if not self._stands(_CAUGHT_UP):
+            raise Refused("not_ready", f"instance {self._raft_id} is catching up and answers nothing yet; ask another")
+        return self._without_lease(may_be_stale)
+
+    def release_read(self, version: int, *, may_be_stale: bool) -> bool:
+        """Let the answer of a read out, or Refused; whether it must be marked as possibly stale."""
+        self._check_fence(version)
+        return self._without_lease(may_be_stale)
+
+    def admit_write(self, version: int) -> None:
+        """Let a write in, or Refused. It must pass `release_write` before it is acknowledged."""
+        self._check_fence(version)
+        if not self._stands(_TAKES_WRITES):
+            raise Refused("not_ready", f"instance {self._raft_id} has just started and takes no writes yet; ask again")
+        self._without_lease(False)
+
+    def release_write(self, version: int) -> None:
+        """Let the acknowledgement out, or Refused: then the write is kept, but counts for nothing."""
+        self._check_fence(version)
+        self._without_lease(False)
+
+    @property
+    def routes(self) -> bool:
+        """Whether this instance may route writes, and reads above ONE: it holds a lease and is not closing."""
+        return not self.closed and self._lease_left_ms() > 0
+
+    def takes_writes(self, raft_id: int) -> bool:
+        """Whether an instance may take writes, as far as the topology tells."""
+        record = self._view.instances.get(raft_id)
+        return record is not None and record.grades.current.grade in _TAKES_WRITES
+
+    def answers_reads(self, raft_id: int) -> bool:
+        """Whether an instance may answer reads, as far as the topology tells."""
+        record = self._view.instances.get(raft_id)
+        return record is not None and record.grades.current.grade in _CAUGHT_UP
+
+    def _stands(self, grades: tuple[Grade, ...]) -> bool:
+        if self.closed:
+            raise Refused("not_ready", self.closed)
+        record = self._view.instances.get(self._raft_id)
+        life = self._incarnation()
+        if record is None or life is None:
+            return False
+        current = record.grades.current
+        # The grade of an earlier life says nothing: what happened since the process ended was missed.
+        return current.incarnation >= life and current.grade in grades
 
     def _check_fence(self, version: int) -> None:
         if version < self._view.fence:
             text = f"the request was routed by topology version {version}, but the fence is at {self._view.fence}"
             raise Refused("fenced", f"{text}; route it again")
 
-    def _without_lease(self, level: Level) -> bool:
+    def _without_lease(self, may_be_stale: bool) -> bool:
         if self._lease_left_ms() > 0:
             return False
-        if level is not Level.ONE or not self._stale_reads:
+        if not may_be_stale or not self._stale_reads:
             raise Refused(
                 "no_lease",
                 f"instance {self._raft_id} holds no lease: it does not hear from a leader with a majority behind it, "
@@ -133,7 +177,7 @@ class Serving:
     async def _route(self, request: ProbeRequest, target: int, deadline: float) -> bytes:
         # Barriers don't wait for whoever is Offline or has not caught up yet. Such a one has no lease, and must not
         # route by what may be an old topology.
-        self._without_lease(request.level)
+        self._without_lease(request.level is Level.ONE)
         stamped = msgspec.structs.replace(request, target=target, version=self._view.version)
         token = self._open.open(stamped.version)
         try:

@@ -1,0 +1,145 @@
+"""Writes on their way to the other replicas: everything for one replica that arises in a turn leaves as one message.
+
+Each write is answered exactly once, with None when the replica has synced and applied it, else with why not. A parcel
+is routed by one topology and one catalog version, those that its writes were made for, because the replica judges it by
+them. What can't be sent is answered in the next turn, never from within `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from trimtab.net.errors import DeadlineExceeded, NetError, NotConnected, RpcError
+from trimtab.net.errors import Overloaded as NetOverloaded
+from trimtab.node.links import Link
+from trimtab.rows import protocol
+from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWrites
+
+Answered = Callable[[int, Failed | None], None]  # raft id of the replica; None: synced and applied there
+
+NO_ANSWER = "no_answer"
+NOT_SENT = "not_sent"
+_OVERHEAD_BYTES = 64
+_PAIR_OVERHEAD_BYTES = 10
+_LEAST_TIME_S = 0.01
+
+
+def weight(write: ReplicaWrite) -> int:
+    """About how many bytes it makes on the wire."""
+    return _OVERHEAD_BYTES + sum(map(len, write.pairs)) + _PAIR_OVERHEAD_BYTES * len(write.pairs)
+
+
+class _Parcel:
+    __slots__ = ("answered", "bytes", "catalog", "deadline", "topology", "writes")
+
+    def __init__(self, topology: int, catalog: int) -> None:
+        self.topology = topology
+        self.catalog = catalog
+        self.deadline = 0.0
+        self.writes: list[ReplicaWrite] = []
+        self.answered: list[Answered] = []
+        self.bytes = 0
+
+
+class Parcels:
+    """The way of writes to every other member. `limit_bytes`: of one message."""
+
+    def __init__(self, links: Mapping[int, Link], limit_bytes: int) -> None:
+        self._links = links
+        self._limit_bytes = limit_bytes
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[int, _Parcel] = {}
+        self._full: list[tuple[int, _Parcel]] = []
+        self._flushing = False
+        self.sent_messages = 0
+        self.sent_writes = 0
+
+    def connected(self, raft_id: int) -> bool:
+        link = self._links.get(raft_id)
+        return link is not None and link.channel.connected
+
+    def send(
+        self,
+        raft_id: int,
+        write: ReplicaWrite,
+        bytes_: int,
+        topology: int,
+        catalog: int,
+        deadline: float,
+        answered: Answered,
+    ) -> None:
+        """Put a write of `bytes_` (see `weight`) into this turn's parcel for a replica."""
+        parcel = self._open.get(raft_id)
+        if parcel is not None and (
+            parcel.bytes + bytes_ > self._limit_bytes or parcel.topology != topology or parcel.catalog != catalog
+        ):
+            self._full.append((raft_id, parcel))
+            parcel = None
+        if parcel is None:
+            parcel = self._open[raft_id] = _Parcel(topology, catalog)
+        parcel.writes.append(write)
+        parcel.answered.append(answered)
+        parcel.bytes += bytes_
+        parcel.deadline = max(parcel.deadline, deadline)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        parcels, self._full = self._full, []
+        parcels.extend(self._open.items())
+        self._open = {}
+        for raft_id, parcel in parcels:
+            self._send(raft_id, parcel)
+
+    def _send(self, raft_id: int, parcel: _Parcel) -> None:
+        link = self._links.get(raft_id)
+        try:
+            if link is None:
+                raise NotConnected(f"the address of member {raft_id} is not known here yet")
+            body = protocol.encode(ReplicaWrites(parcel.topology, parcel.catalog, parcel.writes))
+            left_s = max(parcel.deadline - self._loop.time(), _LEAST_TIME_S)
+            future = link.channel.call(protocol.REPLICA_WRITE, body, left_s)
+        except NetError as error:
+            self._answer_all(raft_id, parcel, refusal_of(error))
+            return
+        self.sent_messages += 1
+        self.sent_writes += len(parcel.writes)
+        future.add_done_callback(partial(self._came_back, raft_id, parcel))
+
+    def _came_back(self, raft_id: int, parcel: _Parcel, future: asyncio.Future[bytes]) -> None:
+        if future.cancelled():
+            self._answer_all(raft_id, parcel, Failed(NO_ANSWER, "this instance is stopping"))
+            return
+        error = future.exception()
+        if error is not None:
+            self._answer_all(raft_id, parcel, refusal_of(error))
+            return
+        try:
+            results = protocol.decode_replica_written(future.result()).results
+            if len(results) != len(parcel.writes):
+                raise ValueError(f"{len(results)} results for {len(parcel.writes)} writes")
+        except ValueError as wrong:
+            self._answer_all(raft_id, parcel, Failed(NO_ANSWER, f"its answer can't be read: {wrong}"))
+            return
+        for answered, result in zip(parcel.answered, results, strict=True):
+            answered(raft_id, result)
+
+    @staticmethod
+    def _answer_all(raft_id: int, parcel: _Parcel, failure: Failed) -> None:
+        for answered in parcel.answered:
+            answered(raft_id, failure)
+
+
+def refusal_of(error: BaseException) -> Failed:
+    """What an error of the network says about a replica that was asked."""
+    if isinstance(error, RpcError):
+        return Failed(error.code, error.text)
+    if isinstance(error, NotConnected | NetOverloaded):
+        return Failed(NOT_SENT, str(error))
+    if isinstance(error, DeadlineExceeded):
+        return Failed(NO_ANSWER, "it did not answer in time")
+    return Failed(NO_ANSWER, str(error) or type(error).__name__)
