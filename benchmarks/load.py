@@ -46,12 +46,18 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    kind: str  # put or get
+    kind: str  # put, get or get_many
     clients: int
     value_bytes: int = 256
+    distribution: str = "uniform"  # or zipfian
+    keys: int = 1000
+    shared: bool = False  # all requests in flight go through one client of each process
+    name: str = ""
 
     @property
     def title(self) -> str:
+        if self.name:
+            return self.name
         what = f"put {self.value_bytes} B, synced" if self.kind == "put" else f"get {self.value_bytes} B, linearizable"
         return f"{what}, {self.clients} client{'s' if self.clients > 1 else ''}"
 
@@ -89,8 +95,12 @@ def _tell(worker: subprocess.Popen[str], text: str) -> None:
     worker.stdin.flush()
 
 
-def run_case(target: Target, case: Case, *, seconds: float, root: Path, folder: Path, seed: int) -> Measurement:
-    """One run of a case against a target."""
+def run_case(
+    target: Target, case: Case, *, seconds: float, root: Path, folder: Path, seed: int, fill: bool | None = None
+) -> Measurement:
+    """One run of a case against a target. `fill`: write all keys before; by default, if the case reads."""
+    if fill is None:
+        fill = case.kind != "put"
     count = min(case.clients, target.client_processes)
     shares = [case.clients // count + (n < case.clients % count) for n in range(count)]
     log = folder / f"{target.name}-clients.log"
@@ -107,7 +117,10 @@ def run_case(target: Target, case: Case, *, seconds: float, root: Path, folder: 
                 "clients": clients,
                 "kind": case.kind,
                 "value_bytes": case.value_bytes,
-                "fill": case.kind == "get" and number == 0,
+                "fill": fill and number == 0,
+                "distribution": case.distribution,
+                "keys": case.keys,
+                "shared": case.shared,
                 "seconds": seconds,
                 "warm_up_seconds": min(1.0, seconds / 2),
                 "seed": seed * 1000 + number,
@@ -116,7 +129,7 @@ def run_case(target: Target, case: Case, *, seconds: float, root: Path, folder: 
             _tell(worker, json.dumps(order))
             if order["fill"]:
                 _answer(worker, log)  # its keys must be there before the others read them
-        for worker in workers[1 if case.kind == "get" else 0 :]:
+        for worker in workers[1 if fill else 0 :]:
             _answer(worker, log)
         cpu_before = processes.cpu_seconds(target.pids())
         for worker in workers:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks import processes
 from benchmarks.etcd_cluster import EtcdCluster
 from benchmarks.load import Case, Measurement, Target, median_of, run_case
-from benchmarks.peers import Peers
+from benchmarks.peers import ETCD, Peers
 from benchmarks.report import Options, Report, Row, describe_machine, sync_latency_ms
 from benchmarks.trimtab_cluster import TrimtabCluster
 
@@ -36,13 +36,13 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
     report = Report("metastore", describe_machine(options.folder))
     peer = "etcd"
     targets: list[Target] = [TrimtabCluster(options.folder)]
-    if reason := peers.why_etcd_is_missing():
+    if reason := peers.why_missing(ETCD):
         report.missing["etcd"] = reason
     else:
-        binary = peers.etcd()
+        binary = peers.binary(ETCD)
         assert binary is not None
         targets.append(EtcdCluster(binary, peers.python, options.folder))
-        peer = f"etcd {peers.etcd_version()}"
+        peer = f"etcd {peers.version(ETCD)}"
     started: list[Target] = []
     try:
         for target in targets:

@@ -1,12 +1,13 @@
 """The systems we compare with: where they are, and how they get here.
 
-Python clients go into an environment of their own, `.venv-peers`, so that nothing of theirs can reach Trimtab's. etcd
-is Debian's package; it is unpacked, not installed, so that no service starts and no root is needed. An etcd on PATH is
-used as it is.
+Python clients go into an environment of their own, `.venv-peers`, so that nothing of theirs can reach Trimtab's.
+Servers are Debian's packages; they are unpacked with what they need, not installed, so that no service starts and no
+root is needed. A server that is on PATH is used as it is.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,23 @@ from pathlib import Path
 from benchmarks.load import BenchmarkFailed
 
 HOW = "run `./trimtab bench --install-peers`"
+_POSTGRES = "usr/lib/postgresql/*/bin"  # Debian keeps it off PATH
+
+
+@dataclass(frozen=True)
+class Server:
+    """A program of Debian's, and the Python packages of its usual asyncio client."""
+
+    name: str
+    binary: str
+    package: str
+    clients: tuple[str, ...]
+
+
+ETCD = Server("etcd", "etcd", "etcd-server", ("aetcd",))
+REDIS = Server("redis", "redis-server", "redis-server", ("redis", "hiredis"))
+POSTGRES = Server("postgresql", "postgres", "postgresql", ("asyncpg",))
+SERVERS = (ETCD, REDIS, POSTGRES)
 
 
 @dataclass(frozen=True)
@@ -32,33 +50,56 @@ class Peers:
     def python(self) -> Path:
         return self.environment / "bin/python"
 
-    @property
-    def unpacked_etcd(self) -> Path:
-        return self.environment / "etcd/usr/bin/etcd"
+    def binary(self, server: Server) -> Path | None:
+        """The server's program: the unpacked one, else one on PATH or where Debian puts it."""
+        unpacked = self.environment / server.name
+        places = [*unpacked.glob("usr/bin"), *unpacked.glob(_POSTGRES), *Path("/").glob(_POSTGRES)]
+        for place in places:
+            if (place / server.binary).is_file():
+                return place / server.binary
+        found = shutil.which(server.binary)
+        return Path(found).resolve() if found else None
 
-    def etcd(self) -> Path | None:
-        if self.unpacked_etcd.is_file():
-            return self.unpacked_etcd
-        found = shutil.which("etcd")
-        return Path(found) if found else None
+    def libraries(self, server: Server) -> dict[str, str]:
+        """The environment in which an unpacked program finds the libraries that were unpacked with it."""
+        unpacked = self.environment / server.name
+        found = [str(place) for place in (*unpacked.glob("usr/lib/*-linux-gnu"), *unpacked.glob("lib/*-linux-gnu"))]
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(found)} if found else dict(os.environ)
 
-    def why_etcd_is_missing(self) -> str | None:
-        """None when both the server and the client are there."""
-        if self.etcd() is None:
-            return f"the etcd server is not installed; {HOW}"
-        if not self.python.exists() or self._run_quietly(self.python, "-c", "import aetcd, uvloop") != 0:
-            return f"aetcd, the client of etcd, is not installed; {HOW}"
+    def why_missing(self, server: Server) -> str | None:
+        """None when both the server and its client are there."""
+        if self.binary(server) is None:
+            return f"the {server.name} server is not installed; {HOW}"
+        imports = ", ".join((*server.clients, "uvloop"))
+        if not self.python.exists() or self._run_quietly(self.python, "-c", f"import {imports}") != 0:
+            return f"{server.clients[0]}, the client of {server.name}, is not installed; {HOW}"
         return None
 
-    def etcd_version(self) -> str:
-        done = subprocess.run([str(self.etcd()), "--version"], capture_output=True, text=True)
-        return done.stdout.partition("etcd Version:")[2].split("\n")[0].strip() or "of unknown version"
+    def version(self, server: Server) -> str:
+        """What the server says about itself, the number alone."""
+        done = subprocess.run(
+            [str(self.binary(server)), "--version"], capture_output=True, text=True, env=self.libraries(server)
+        )
+        for word in done.stdout.replace("v=", "").split():
+            if word[0].isdigit():
+                return word
+        return "of unknown version"
 
     def install(self, say: Callable[[str], None]) -> None:
         """Fetch what is missing; what is there already stays."""
-        if self.why_etcd_is_missing() is None:
-            say(f"etcd {self.etcd_version()} and its client are installed already.")
-            return
+        missing = [server for server in SERVERS if self.why_missing(server) is not None]
+        if missing:
+            self._install_clients(say)
+        for server in missing:
+            if self.binary(server) is None:
+                say(f"fetching Debian's {server.package}")
+                self._unpack(server)
+            if reason := self.why_missing(server):
+                raise BenchmarkFailed(reason)
+        for server in SERVERS:
+            say(f"{server.name} {self.version(server)} and its client are installed.")
+
+    def _install_clients(self, say: Callable[[str], None]) -> None:
         say("installing the clients of peers into .venv-peers")
         if not self.python.exists():
             shutil.rmtree(self.environment, ignore_errors=True)
@@ -66,25 +107,27 @@ class Peers:
         lock = self.root / "benchmarks/peers.lock"
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         self._must(f"install {lock.name}", *pip, "--disable-pip-version-check", "-r", str(lock))
-        if self.etcd() is None:
-            say("fetching Debian's etcd-server")
-            self._unpack_etcd()
-        if reason := self.why_etcd_is_missing():
-            raise BenchmarkFailed(reason)
-        say(f"etcd {self.etcd_version()} and its client are installed.")
 
-    def _unpack_etcd(self) -> None:
+    def _unpack(self, server: Server) -> None:
+        """The package, and those of its dependencies that this machine does not have."""
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-            raise BenchmarkFailed("etcd can't be fetched without apt-get; install it so that `etcd` is on PATH.")
+            raise BenchmarkFailed(
+                f"{server.name} can't be fetched without apt-get; install it so that `{server.binary}` is on PATH."
+            )
+        listing = ["apt-get", "install", "--yes", "--no-install-recommends", "--print-uris", "-qq", server.package]
+        done = subprocess.run(listing, capture_output=True, text=True)
+        if done.returncode != 0:
+            subprocess.run(["apt-get", "update", "-q"], stdout=sys.stderr)  # a fresh machine has no package lists
+            done = subprocess.run(listing, capture_output=True, text=True)
+        packages = [line.split()[1].partition("_")[0] for line in done.stdout.splitlines() if line.startswith("'")]
         # apt drops its privileges to a user that must be able to write here.
         with tempfile.TemporaryDirectory() as name:
             Path(name).chmod(0o777)
-            download = ["apt-get", "download", "-q", "etcd-server"]
-            if subprocess.run(download, cwd=name, stdout=sys.stderr).returncode != 0:
-                subprocess.run(["apt-get", "update", "-q"], stdout=sys.stderr)  # a fresh machine has no package lists
-                self._must("download etcd-server", *download, cwd=Path(name))
-            (package,) = Path(name).glob("etcd-server_*.deb")
-            self._must("unpack etcd-server", "dpkg-deb", "-x", str(package), str(self.environment / "etcd"))
+            download = ["apt-get", "download", "-q", *(packages or [server.package])]
+            self._must(f"download {server.package}", *download, cwd=Path(name))
+            for package in sorted(Path(name).glob("*.deb")):
+                unpack = ["dpkg-deb", "-x", str(package), str(self.environment / server.name)]
+                self._must(f"unpack {package.name}", *unpack)
 
     @staticmethod
     def _run_quietly(python: Path, *arguments: str) -> int:

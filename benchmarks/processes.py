@@ -23,9 +23,17 @@ def _end_with_parent() -> None:
 
 
 def start(
-    command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None, talk: bool = False
+    command: Sequence[str],
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    talk: bool = False,
+    user: int | None = None,
 ) -> subprocess.Popen[str]:
-    """Start a command with its errors (and, unless `talk`, its output) in a log file; `talk` keeps both pipes."""
+    """Start a command with its errors (and, unless `talk`, its output) in a log file; `talk` keeps both pipes.
+
+    `user`: the id to run under, for servers that refuse to be run by root.
+    """
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,
@@ -34,6 +42,7 @@ def start(
             stderr=stream,
             env=environment,
             text=True,
+            user=user,
             preexec_fn=_end_with_parent,
         )
 

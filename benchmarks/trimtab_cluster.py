@@ -1,4 +1,4 @@
-"""Three members of Trimtab on loopback, started as an operator would start them, with their defaults."""
+"""Members of Trimtab on loopback, started as an operator would start them, with their defaults."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class TrimtabCluster:
     client_processes = 2
     uvloop = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, members: int = MEMBERS) -> None:
         self.python = Path(sys.executable)
         self._folder = folder
+        self._count = members
         self._members: list[subprocess.Popen[str]] = []
         self._addresses: list[str] = []
 
@@ -33,13 +34,13 @@ class TrimtabCluster:
         # As `local` lays them out: every instance has a few ports above the one it listens on.
         from trimtab.playground.ports import SPACING, free_base
 
-        base = free_base(MEMBERS)
-        self._addresses = [f"127.0.0.1:{base + n * SPACING}" for n in range(MEMBERS)]
+        base = free_base(self._count)
+        self._addresses = [f"127.0.0.1:{base + n * SPACING}" for n in range(self._count)]
         peers = [argument for address in self._addresses for argument in ("--peer", address)]
         for n, address in enumerate(self._addresses, start=1):
             command = [str(self.python), "-m", "trimtab", "run", "--instance-id", f"i{n}", "--listen", address]
-            command += [*peers, "--data-dir", str(self._folder / f"trimtab-{n}"), "--failure-domain", f"host=h{n}"]
-            self._members.append(processes.start(command, self._folder / f"trimtab-{n}.log"))
+            command += [*peers, "--data-dir", str(self._folder / f"{self.name}-{n}"), "--failure-domain", f"host=h{n}"]
+            self._members.append(processes.start(command, self._folder / f"{self.name}-{n}.log"))
         asyncio.run(self._wait_until_all_vote())
 
     async def _wait_until_all_vote(self) -> None:
@@ -54,10 +55,10 @@ class TrimtabCluster:
                 client = await MetastoreClient.connect(self._addresses)
                 try:
                     voters = sum(member.voter for member in (await client.status()).members)
-                    if voters == MEMBERS:
+                    if voters == self._count:
                         await client.put(b"bench/started", b"yes")
                         return
-                    why = f"{voters} of {MEMBERS} members vote"
+                    why = f"{voters} of {self._count} members vote"
                 finally:
                     await client.close()
             except Error as error:

@@ -3,7 +3,7 @@
 Runs in the environment of the system under load, so it needs nothing but the standard library, that system's client
 and uvloop. It connects, warms up, says that it is ready, waits for "go", then each of its clients sends one request
 after the other until the time is over. Clients are modules of this package with `async connect(endpoints)`, which gives
-a KeyValueClient.
+a KeyValueClient. Where the order says `shared`, all requests in flight go through one client, as in a service.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 KEYS = 1000
+MANY = 100  # keys of one get_many
+ZIPF = 0.99  # as YCSB has it
 
 
 class KeyValueClient(Protocol):
@@ -26,7 +30,9 @@ class KeyValueClient(Protocol):
     async def put(self, key: bytes, value: bytes) -> None: ...
 
     async def get(self, key: bytes) -> bytes | None:
-        """A linearizable read."""
+        """A read: linearizable where the case says so, else as weak as the system offers."""
+
+    async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
 
     async def close(self) -> None: ...
 
@@ -41,24 +47,42 @@ def key_of(number: int) -> bytes:
     return b"bench/%06d" % number
 
 
-def operation(client: KeyValueClient, kind: str, value_bytes: int, rng: random.Random) -> Callable[[], Awaitable[None]]:
+def picker(distribution: str, keys: int, rng: random.Random) -> Callable[[], int]:
+    """Which key comes next: any of them alike, or few of them most of the time."""
+    if distribution == "uniform":
+        return lambda: rng.randrange(keys)
+    weights = list(accumulate(1 / rank**ZIPF for rank in range(1, keys + 1)))
+    order = list(range(keys))
+    random.Random(0).shuffle(order)  # the same keys are the hot ones in every process
+    return lambda: order[min(bisect_left(weights, rng.random() * weights[-1]), keys - 1)]
+
+
+def operation(client: KeyValueClient, order: dict[str, Any], rng: random.Random) -> Callable[[], Awaitable[None]]:
+    value_bytes: int = order["value_bytes"]
     values = [rng.randbytes(value_bytes) for _ in range(16)]
+    pick = picker(order.get("distribution", "uniform"), order.get("keys", KEYS), rng)
 
-    async def put() -> None:
-        await client.put(key_of(rng.randrange(KEYS)), values[rng.randrange(16)])
-
-    async def get() -> None:
-        value = await client.get(key_of(rng.randrange(KEYS)))
+    def check(value: bytes | None) -> None:
         if value is None or len(value) != value_bytes:
             raise RuntimeError("a key that was written before the run is not there")
 
-    return put if kind == "put" else get
+    async def put() -> None:
+        await client.put(key_of(pick()), values[rng.randrange(16)])
+
+    async def get() -> None:
+        check(await client.get(key_of(pick())))
+
+    async def get_many() -> None:
+        for value in await client.get_many([key_of(pick()) for _ in range(MANY)]):
+            check(value)
+
+    return {"put": put, "get": get, "get_many": get_many}[order["kind"]]
 
 
-async def fill(client: KeyValueClient, value_bytes: int, rng: random.Random) -> None:
+async def fill(client: KeyValueClient, value_bytes: int, keys: int, rng: random.Random) -> None:
     value = rng.randbytes(value_bytes)
-    for start in range(0, KEYS, 50):
-        await asyncio.gather(*(client.put(key_of(n), value) for n in range(start, start + 50)))
+    for start in range(0, keys, 50):
+        await asyncio.gather(*(client.put(key_of(n), value) for n in range(start, min(start + 50, keys))))
 
 
 async def send_until(deadline: float, send: Callable[[], Awaitable[None]], took_us: list[int]) -> None:
@@ -74,10 +98,12 @@ async def send_until(deadline: float, send: Callable[[], Awaitable[None]], took_
 async def work(order: dict[str, Any]) -> dict[str, Any]:
     rng = random.Random(order["seed"])
     connect = importlib.import_module(f"benchmarks.{order['client']}").connect
-    clients: list[KeyValueClient] = [await connect(order["endpoints"]) for _ in range(order["clients"])]
+    in_flight = order["clients"]
+    shared = order.get("shared", False)
+    clients: list[KeyValueClient] = [await connect(order["endpoints"]) for _ in range(1 if shared else in_flight)]
     if order["fill"]:
-        await fill(clients[0], order["value_bytes"], rng)
-    sends = [operation(client, order["kind"], order["value_bytes"], rng) for client in clients]
+        await fill(clients[0], order["value_bytes"], order.get("keys", KEYS), rng)
+    sends = [operation(clients[0 if shared else number], order, rng) for number in range(in_flight)]
     warm_until = time.perf_counter() + order["warm_up_seconds"]
     await asyncio.gather(*(send_until(warm_until, send, []) for send in sends))
     answer({"ready": True})

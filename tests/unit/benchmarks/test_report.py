@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.load import Case, Measurement, median_of
-from benchmarks.peers import Peers
+from benchmarks.peers import ETCD, Peers
 from benchmarks.report import Report, Row, describe_machine, percentile
 
 
@@ -46,7 +46,7 @@ def test_a_case_says_what_it_measures() -> None:
 
 
 def test_a_missing_peer_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    reason = Peers(tmp_path).why_etcd_is_missing()
+    reason = Peers(tmp_path).why_missing(ETCD)
     assert reason is not None and reason.endswith("run `./trimtab bench --install-peers`")
 
 

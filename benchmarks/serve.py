@@ -1,0 +1,222 @@
+"""Rows of 1 KB served beside Redis, PostgreSQL and etcd: gets, synced puts, and get_many of 100 keys.
+
+    ours                       beside
+    one instance, RF 1, ONE    Redis (appendfsync always), PostgreSQL: single servers that keep one copy
+    three instances, RF 3,     the same single copies, and three members of etcd, which also need a majority
+      QUORUM
+
+One client process each, with their usual asyncio clients; 1 and 64 requests in flight; keys picked uniformly, and
+zipfian as YCSB has it. All servers are up all the time and put under load in turn, so that a slow minute of the machine
+meets all of them; figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.etcd_cluster import EtcdCluster
+from benchmarks.load import BenchmarkFailed, Case, Measurement, Target, median_of, run_case
+from benchmarks.peers import ETCD, POSTGRES, REDIS, Peers
+from benchmarks.postgres_server import PostgresServer
+from benchmarks.redis_server import RedisServer
+from benchmarks.report import Options, Report, Row, describe_machine, sync_latency_ms
+from benchmarks.trimtab_cluster import TrimtabCluster
+
+KEYS = 10_000
+VALUE_BYTES = 1024
+ONLINE_TIMEOUT_S = 30
+_BLOCKED = "trimtab_loop_blocked_max_seconds"
+
+
+class RowsCluster(TrimtabCluster):
+    """A Target: instances with a table replicated over all of them, read and written at one level."""
+
+    client = "rows_client"
+    client_processes = 1
+
+    def __init__(self, folder: Path, members: int, level: str) -> None:
+        super().__init__(folder, members)
+        self.name = f"trimtab-rf{members}"
+        self._level = level
+
+    def start(self) -> None:
+        super().start()
+        asyncio.run(self._create())
+
+    async def _create(self) -> None:
+        import trimtab
+        from benchmarks import rows_client
+
+        deadline = time.monotonic() + ONLINE_TIMEOUT_S
+        while True:
+            try:
+                await rows_client.create(self._addresses, self._count)
+                return
+            except trimtab.Error as error:
+                if time.monotonic() > deadline:
+                    raise BenchmarkFailed(f"the table could not be made: {error}") from error
+            await asyncio.sleep(0.2)
+
+    def endpoints(self) -> list[str]:
+        return [*self._addresses, self._level]
+
+    def loop_blocked_ms(self) -> float:
+        """The longest time for which an instance's loop stood still, as its own watchdog has it."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        longest_s = 0.0
+        for address in self._addresses:
+            host, _, port = address.rpartition(":")
+            with opener.open(f"http://{host}:{int(port) + 2}/metrics", timeout=5) as answer:
+                for line in answer.read().decode().splitlines():
+                    if line.startswith(_BLOCKED):
+                        longest_s = max(longest_s, float(line.split()[-1]))
+        return longest_s * 1000
+
+
+def case(kind: str, in_flight: int, distribution: str = "uniform") -> Case:
+    what = {"put": "put 1 KB, synced", "get": "get 1 KB", "get_many": "get_many of 100 × 1 KB"}[kind]
+    return Case(
+        kind,
+        in_flight,
+        VALUE_BYTES,
+        distribution,
+        KEYS,
+        shared=True,
+        name=f"{what}, {distribution}, {in_flight} in flight",
+    )
+
+
+# What is asked of each, and the least that ours ÷ theirs should be at 64 in flight.
+SINGLE = (
+    *(case(kind, count, keys) for kind in ("get", "put") for keys in ("uniform", "zipfian") for count in (1, 64)),
+    case("get_many", 1),
+    case("get_many", 64),
+)
+QUORUM = (case("put", 1), case("put", 64), case("get", 64))
+GOALS = {
+    ("trimtab-rf1", "get", "redis"): 0.7,
+    ("trimtab-rf1", "get", "postgresql"): 1.5,
+    ("trimtab-rf1", "put", "redis"): 1.0,
+    ("trimtab-rf1", "put", "postgresql"): 1.0,
+    ("trimtab-rf1", "get_many", "redis"): 0.3,
+    ("trimtab-rf1", "get_many", "postgresql"): 1.0,
+    ("trimtab-rf3", "put", "redis"): 0.5,
+    ("trimtab-rf3", "put", "etcd"): 1.0,
+}
+P99_OVER_P50 = 5.0
+
+
+def run(options: Options, say: Callable[[str], None]) -> Report:
+    peers = Peers(options.root)
+    report = Report("serve", describe_machine(options.folder))
+    single, three = RowsCluster(options.folder, 1, "ONE"), RowsCluster(options.folder, 3, "QUORUM")
+    targets: dict[str, Target] = {}
+    versions: dict[str, str] = {}
+    for server in (REDIS, POSTGRES, ETCD):
+        if reason := peers.why_missing(server):
+            report.missing[server.name] = reason
+        else:
+            versions[server.name] = f"{server.name} {peers.version(server)}"
+    if REDIS.name in versions:
+        targets["redis"] = RedisServer(peers, options.folder)
+    if POSTGRES.name in versions:
+        targets["postgresql"] = PostgresServer(peers, options.folder)
+    # One after the other, and not all at once: idle members of the other cluster would take from the machine.
+    blocked = []
+    for ours, cases, beside in (
+        (single, SINGLE, ("redis", "postgresql")),
+        (three, QUORUM, ("redis", "etcd")),
+    ):
+        chosen = {name: targets[name] for name in beside if name in targets}
+        if "etcd" in beside and ETCD.name in versions:
+            binary = peers.binary(ETCD)
+            assert binary is not None
+            chosen["etcd"] = EtcdCluster(binary, peers.python, options.folder)
+            chosen["etcd"].client_processes = 1
+        blocked.append(_compare(report, ours, cases, chosen, versions, options, say))
+    report.rows.append(Row("loop of an instance", "longest block ms", max(blocked), "goal", 20.0, "lower"))
+    after_p50_ms, after_p99_ms = sync_latency_ms(options.folder)
+    report.machine |= {"sync_p50_after_ms": round(after_p50_ms, 3), "sync_p99_after_ms": round(after_p99_ms, 3)}
+    report.notes.append("ratio is ours ÷ peer; one client process each, which shares the cores with the servers")
+    return report
+
+
+def _compare(
+    report: Report,
+    ours: RowsCluster,
+    cases: tuple[Case, ...],
+    beside: dict[str, Target],
+    versions: dict[str, str],
+    options: Options,
+    say: Callable[[str], None],
+) -> float:
+    """Rows of the report for one of our clusters; the longest block of a loop in ms."""
+    targets: dict[str, Target] = {ours.name: ours, **beside}
+    started: list[Target] = []
+    try:
+        for target in targets.values():
+            say(f"starting {target.name}")
+            started.append(target)
+            target.start()
+            _run(target, case("put", 64), options, 0, fill=True)
+        for each in cases:
+            measured = _measure(each, targets, options, say)
+            mine = measured[ours.name]
+            for name in beside:
+                theirs, peer = measured[name], versions[name]
+                title = f"{ours.name}: {each.title}"
+                report.rows.append(Row(title, "operations/s", mine.operations_per_s, peer, theirs.operations_per_s))
+                report.rows.append(Row(title, "p50 ms", mine.p50_ms, peer, theirs.p50_ms, "lower"))
+                report.rows.append(Row(title, "p99 ms", mine.p99_ms, peer, theirs.p99_ms, "lower"))
+                _judge(report, ours.name, each, name, mine, theirs)
+            if each.clients == 64:
+                spread = mine.p99_ms / mine.p50_ms
+                report.rows.append(
+                    Row(f"{ours.name}: {each.title}", "p99 ÷ p50", spread, "goal", P99_OVER_P50, "lower")
+                )
+        return ours.loop_blocked_ms()
+    finally:
+        for target in started:
+            target.stop()
+
+
+def _judge(report: Report, ours: str, each: Case, peer: str, mine: Measurement, theirs: Measurement) -> None:
+    goal = GOALS.get((ours, each.kind, peer))
+    if goal is None or each.clients != 64:
+        return
+    ratio = mine.operations_per_s / theirs.operations_per_s
+    verdict = "met" if ratio >= goal else "MISSED"
+    report.notes.append(f"goal {verdict}: {ours}, {each.title}: {ratio:.2f}× of {peer}, wanted {goal}×")
+
+
+def _run(target: Target, each: Case, options: Options, seed: int, *, fill: bool = False) -> Measurement:
+    return run_case(
+        target,
+        each,
+        seconds=0.2 if fill else options.seconds,
+        root=options.root,
+        folder=options.folder,
+        seed=seed,
+        fill=fill,
+    )
+
+
+def _measure(
+    each: Case, targets: dict[str, Target], options: Options, say: Callable[[str], None]
+) -> dict[str, Measurement]:
+    runs: dict[str, list[Measurement]] = {name: [] for name in targets}
+    for number in range(options.rounds):
+        for name, target in targets.items():
+            one = _run(target, each, options, number)
+            runs[name].append(one)
+            rates = [run.operations_per_s for run in runs[name]]
+            say(
+                f"{each.title}: {name} {one.operations_per_s:,.0f}/s (round {number + 1} of {options.rounds}, "
+                f"median {statistics.median(rates):,.0f}, p50 {one.p50_ms:.2f} ms, p99 {one.p99_ms:.2f} ms)"
+            )
+    return {name: median_of(each_run) for name, each_run in runs.items()}
