@@ -162,7 +162,7 @@ def _show(checks: list[Check]) -> None:
     from rich.text import Text
 
     from trimtab.cli.checkup import Grade
-    from trimtab.cli.tables import console
+    from trimtab.cli.drawing import console
 
     style = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
     table = Table.grid(padding=(0, 2))

@@ -241,7 +241,7 @@ def list_(directory: DirOption = None, as_json: JsonOption = False) -> int:
     if as_json:
         print(json.dumps(found))
         return 0
-    from trimtab.cli.tables import console, table
+    from trimtab.cli.drawing import console, table
     from trimtab.playground.processes import uptime_s
 
     made = table("instance", "node", "HTTP", "process", "runs for", "log", wraps=("log",))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from trimtab.cli.tables import Fitting
+    from trimtab.cli.drawing import Fitting
     from trimtab.client.cluster import ClusterClient
     from trimtab.topology.protocol import InstanceView
 
@@ -41,7 +41,7 @@ def status(
 
     The exit code is 0 whenever there was something to show, well or not; scripts read `verdict` of --json.
     """
-    from trimtab.cli.tables import console
+    from trimtab.cli.drawing import console
 
     if watch:
         ask(contact, lambda client: _watch(client, everybody, as_json))
@@ -58,7 +58,7 @@ async def _watch(client: ClusterClient, everybody: bool, as_json: bool) -> None:
 
     from rich.live import Live
 
-    from trimtab.cli.tables import console
+    from trimtab.cli.drawing import console
 
     if as_json:
         while True:
@@ -109,7 +109,7 @@ def picture(seen: Seen, everybody: bool) -> RenderableType:
 def _table(seen: Seen, everybody: bool) -> Fitting:
     from rich.text import Text
 
-    from trimtab.cli.tables import Fitting
+    from trimtab.cli.drawing import Fitting
     from trimtab.topology.grades import Grade
 
     shown = [each for each in seen.view.instances if everybody or not each.record.left]

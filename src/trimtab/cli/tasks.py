@@ -46,7 +46,7 @@ def list_(
         return
     from rich.text import Text
 
-    from trimtab.cli.tables import console, table
+    from trimtab.cli.drawing import console, table
 
     ended = [task["id"] for task in tasks if task["state"] in _ENDED]
     hidden = set(ended[: max(len(ended) - limit, 0)])

@@ -41,7 +41,7 @@ def topology(contact: Contact, as_json: JsonOption = False) -> None:
         return
     from rich.text import Text
 
-    from trimtab.cli.tables import console, table
+    from trimtab.cli.drawing import console, table
 
     out = console()
     for key, value in shape.items():
