@@ -24,6 +24,7 @@ import math
 import random
 import ssl as ssl_module
 from collections.abc import Callable
+from typing import Protocol
 
 from trimtab.net.addresses import Address, format_address, parse_address
 from trimtab.net.backoff import Backoff
@@ -70,6 +71,18 @@ _NEVER = math.inf
 _log = logging.getLogger("trimtab.net")
 
 
+class Asker(Protocol):
+    """Who waits for an answer: a future, or what a caller that asks very often keeps in place of one.
+
+    Told once, on the loop, in the middle of the connection's own work: it must not raise. A failure may be told while
+    the connection ends, so whoever asks again because of it does so in the loop's next turn.
+    """
+
+    def done(self) -> bool: ...
+    def set_result(self, result: bytes, /) -> None: ...
+    def set_exception(self, exception: NetError, /) -> None: ...
+
+
 class _Stream:
     __slots__ = ("method", "on_end", "on_item")
 
@@ -86,7 +99,7 @@ class ClientConnection(Connection):
         super().__init__(loop, channel.hello, channel.limits, channel.counters)
         self._channel = channel
         self._last_id = 0
-        self._calls: dict[int, tuple[asyncio.Future[bytes], float, str]] = {}  # future, deadline, method
+        self._calls: dict[int, tuple[Asker, float, str]] = {}  # who waits, deadline, method
         self._streams: dict[int, _Stream] = {}
         self._sweep_at = _NEVER
         self._sweeper: asyncio.TimerHandle | None = None
@@ -113,18 +126,16 @@ class ClientConnection(Connection):
         self.send_frame(ONEWAY, 0, method, 0, body)
         return True
 
-    def call(self, method: str, body: bytes, timeout_s: float) -> asyncio.Future[bytes]:
+    def ask(self, method: str, body: bytes, timeout_s: float, asker: Asker) -> None:
         calls = self._calls
         self._check_room(len(calls), self.limits.max_in_flight, len(body))
         id = self._last_id + 1
         self.send_frame(REQUEST, id, method, math.ceil(timeout_s * 1000), body)
         self._last_id = id
         deadline = self.loop.time() + timeout_s
-        future: asyncio.Future[bytes] = self.loop.create_future()
-        calls[id] = (future, deadline, method)
+        calls[id] = (asker, deadline, method)
         if deadline < self._sweep_at:
             self._arm(deadline)
-        return future
 
     def stream(self, method: str, body: bytes, on_item: OnItem, on_end: OnEnd) -> Callable[[], None]:
         self._check_room(len(self._streams), self.limits.max_streams, len(body))
@@ -228,13 +239,13 @@ class ClientConnection(Connection):
         self._sweep_at = _NEVER
         expired = [id for id, call in self._calls.items() if call[1] <= now or call[0].done()]
         for id in expired:
-            future, _, method = self._calls.pop(id)
+            asker, _, method = self._calls.pop(id)
             if self.state == UP:
                 # Nobody waits for the answer any more: a peer that stood still should not even begin.
                 self.send_frame(CANCEL, id, "", 0, b"")
-            if not future.done():
+            if not asker.done():
                 self.counters.expired += 1
-                future.set_exception(DeadlineExceeded(f"no answer to {method!r} from {self.address} in time"))
+                asker.set_exception(DeadlineExceeded(f"no answer to {method!r} from {self.address} in time"))
         if self._calls:
             earliest = min(call[1] for call in self._calls.values())
             self._arm(max(earliest, now + _SWEEP_SPACING_S))
@@ -246,9 +257,9 @@ class ClientConnection(Connection):
             self._sweeper.cancel()
             self._sweeper = None
         calls, self._calls = self._calls, {}
-        for future, _, _ in calls.values():
-            if not future.done():
-                future.set_exception(ConnectionLost(reason))
+        for asker, _, _ in calls.values():
+            if not asker.done():
+                asker.set_exception(ConnectionLost(reason))
         for id in list(self._streams):
             self._stream_ended(id, ConnectionLost(reason))
         self._channel.connection_ended(self, reason)
@@ -322,11 +333,17 @@ class Channel:
 
     def call(self, method: str, body: bytes, timeout_s: float) -> asyncio.Future[bytes]:
         """Asks. Raises NotConnected, Overloaded or FrameTooLarge when nothing was sent; see the module for the rest."""
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self.ask(method, body, timeout_s, future)
+        return future
+
+    def ask(self, method: str, body: bytes, timeout_s: float, asker: Asker) -> None:
+        """Like `call`, with whom to tell: no future is made."""
         if self._up is None:
             raise self._not_connected()
         if timeout_s <= 0:
             raise DeadlineExceeded(f"{method!r} was not sent: its time was over before")
-        return self._up.call(method, body, timeout_s)
+        self._up.ask(method, body, timeout_s, asker)
 
     def stream(self, method: str, body: bytes, on_item: OnItem, on_end: OnEnd) -> Callable[[], None]:
         """Subscribes; returns the function that cancels. Raises like `call`.
