@@ -1,0 +1,49 @@
+"""Where an instance is, as far as replicas care: its data centre, its rack, its host.
+
+An instance that names no data centre is in the one that all such instances share, and likewise for racks. One that
+names no host is a host of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trimtab.catalog.schema import DEFAULT_DATACENTER
+from trimtab.topology.grades import Grade
+from trimtab.topology.records import InstanceRecord
+from trimtab.topology.states import NodeState
+from trimtab.topology.view import View
+
+DEFAULT_RACK = "rack1"
+
+
+class Domain(NamedTuple):
+    dc: str
+    rack: str
+    host: str
+
+
+def domain_of(record: InstanceRecord) -> Domain:
+    """From the failure domain; the case of its keys does not matter."""
+    said = {key.lower(): value for key, value in record.failure_domain.items()}
+    return Domain(
+        said.get("dc", DEFAULT_DATACENTER), said.get("rack", DEFAULT_RACK), said.get("host", record.instance_id)
+    )
+
+
+def datacenters(view: View) -> dict[str, int]:
+    """How many members each data centre has, by name."""
+    counts: dict[str, int] = {}
+    for record in view.members().values():
+        dc = domain_of(record).dc
+        counts[dc] = counts.get(dc, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def takes_replicas(record: InstanceRecord) -> bool:
+    """Whether new replicas may be placed there: it is Online, and nobody wants it to be anything else."""
+    return (
+        record.state is NodeState.NORMAL
+        and record.grades.current.grade is Grade.ONLINE
+        and record.grades.target.grade is Grade.ONLINE
+    )
