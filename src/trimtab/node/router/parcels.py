@@ -3,6 +3,9 @@
 Each write is answered exactly once, with None when the replica has synced and applied it, else with why not. A parcel
 is routed by one topology and one catalog version, those that its writes were made for, because the replica judges it by
 them. What can't be sent is answered in the next turn, never from within `send`.
+
+What waits for one replica is bounded, in writes and in bytes. A replica that stands still would else make this node
+hold everything that is written meanwhile; above the bound `send` says no, and the write becomes a hint.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ NOT_SENT = "not_sent"
 _OVERHEAD_BYTES = 64
 _PAIR_OVERHEAD_BYTES = 10
 _LEAST_TIME_S = 0.01
+MAX_WAITING_WRITES = 20_000
+MAX_WAITING_BYTES = 64 << 20
 
 
 def weight(write: ReplicaWrite) -> int:
@@ -53,6 +58,7 @@ class Parcels:
         self._open: dict[int, _Parcel] = {}
         self._full: list[tuple[int, _Parcel]] = []
         self._flushing = False
+        self._waiting: dict[int, list[int]] = {}  # writes and bytes without an answer, by raft id
         self.sent_messages = 0
         self.sent_writes = 0
 
@@ -69,8 +75,15 @@ class Parcels:
         catalog: int,
         deadline: float,
         answered: Answered,
-    ) -> None:
-        """Put a write of `bytes_` (see `weight`) into this turn's parcel for a replica."""
+    ) -> bool:
+        """Put a write of `bytes_` (see `weight`) into this turn's parcel; False: too much waits for this replica."""
+        waiting = self._waiting.get(raft_id)
+        if waiting is None:
+            waiting = self._waiting[raft_id] = [0, 0]
+        elif waiting[0] >= MAX_WAITING_WRITES or waiting[1] + bytes_ > MAX_WAITING_BYTES:
+            return False
+        waiting[0] += 1
+        waiting[1] += bytes_
         parcel = self._open.get(raft_id)
         if parcel is not None and (
             parcel.bytes + bytes_ > self._limit_bytes or parcel.topology != topology or parcel.catalog != catalog
@@ -86,6 +99,7 @@ class Parcels:
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
+        return True
 
     def _flush(self) -> None:
         self._flushing = False
@@ -125,13 +139,19 @@ class Parcels:
         except ValueError as wrong:
             self._answer_all(raft_id, parcel, Failed(NO_ANSWER, f"its answer can't be read: {wrong}"))
             return
+        self._let_go(raft_id, parcel)
         for answered, result in zip(parcel.answered, results, strict=True):
             answered(raft_id, result)
 
-    @staticmethod
-    def _answer_all(raft_id: int, parcel: _Parcel, failure: Failed) -> None:
+    def _answer_all(self, raft_id: int, parcel: _Parcel, failure: Failed) -> None:
+        self._let_go(raft_id, parcel)
         for answered in parcel.answered:
             answered(raft_id, failure)
+
+    def _let_go(self, raft_id: int, parcel: _Parcel) -> None:
+        waiting = self._waiting[raft_id]
+        waiting[0] -= len(parcel.writes)
+        waiting[1] -= parcel.bytes
 
 
 def refusal_of(error: BaseException) -> Failed:

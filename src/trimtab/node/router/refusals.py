@@ -1,4 +1,4 @@
-"""The ways in which a request for rows is refused, each with a code for programs, a sentence for people and its numbers.
+"""How a request for rows is refused: each way with a code for programs, a sentence for people and its numbers.
 
 `unavailable`: it was known beforehand that too few replicas can answer, so nothing was sent. `write_timeout` and
 `read_timeout`: too few answered in time. `write_failed` and `read_failed`: so many refused that waiting longer is
@@ -39,13 +39,13 @@ def invalid(text: str) -> Refused:
 
 
 def unavailable(level: Level, required: int, alive: int, where: str) -> Refused:
-    text = f"{level.name} needs {required} replicas {where}, but only {alive} can answer now; nothing was done"
+    text = f"{level.name} needs {required} {where} replicas, but only {alive} can answer now; nothing was done"
     return Refused(UNAVAILABLE, text, numbers(consistency=level.name, required=required, alive=alive))
 
 
 def timed_out(write: bool, level: Level, required: int, received: int, where: str) -> Refused:
     what = "the write may have happened" if write else "ask again, or at a lower level"
-    text = f"{received} of the {required} replicas {where} that {level.name} needs answered in time; {what}"
+    text = f"{level.name} needs {required} {where} replicas, {received} answered in time; {what}"
     code = WRITE_TIMEOUT if write else READ_TIMEOUT
     return Refused(code, text, numbers(consistency=level.name, required=required, received=received))
 
@@ -58,8 +58,8 @@ def failed(
     reasons = "; ".join(f"replica {raft_id}: {text}" for raft_id, (_, text) in sorted(failures.items()))
     what = "the write may have happened on some" if write else "nothing was answered"
     text = (
-        f"{len(failures)} replicas {where} refused, {received} of the {required} that {level.name} needs "
-        f"answered; {what} ({reasons})"
+        f"{level.name} needs {required} {where} replicas, {received} answered and {len(failures)} refused; "
+        f"{what} ({reasons})"
     )
     code = WRITE_FAILED if write else READ_FAILED
     if len(codes) == 1 and (only := next(iter(codes))) in (DISK_FULL, CORRUPT):
