@@ -113,7 +113,7 @@ def key_of_token(token: int) -> bytes:
 
 
 def cut_range(low: bytes, high: bytes, parts: int) -> list[bytes]:
-    """A range of keys that begins and ends with a token, cut into at most `parts` that do so too; fewer, if it is short.
+    """A range of keys that begins and ends with a token, cut into at most `parts` that do so too.
 
     `high` empty: to the end of the ring. The first and last cut are `low` and `high` themselves.
     """

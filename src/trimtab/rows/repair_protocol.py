@@ -1,0 +1,133 @@
+"""What instances say to each other about writes that a replica missed: the bodies of these RPC methods.
+
+    method            from -> to                           body            answer
+    catchup.status    returning -> every member            StatusRequest   StatusReply   (hints for it, and the mark)
+    catchup.done      repaired -> whoever had a mark       DoneRequest     DoneReply
+    catchup.missed    whoever has a mark -> its target     (empty)         (empty: it will look into it)
+    repair.digests    repairing -> another replica         DigestsRequest  DigestsReply
+    repair.page       repairing -> another replica         PageRequest     PageReply
+    repair.tablet     first replica -> each replica        TabletRequest   (empty: repaired against all the others)
+    repair.through    first replica -> each replica        ThroughRequest  (empty: stored)
+
+Arrays on the wire; fields are only ever added at the end, with a default. Tokens travel as keys do: ranges of keys are
+half open, and a whole token begins with its 8 bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trimtab.rows.protocol import Pairs, decoder, encode
+
+__all__ = ["encode"]
+
+STATUS = "catchup.status"
+DONE = "catchup.done"
+MISSED = "catchup.missed"
+DIGESTS = "repair.digests"
+PAGE = "repair.page"
+TABLET = "repair.tablet"
+THROUGH = "repair.through"
+
+
+class StatusRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Asked by an instance about itself. The answer waits for up to `wait_ms` until no hint is left from before."""
+
+    wait_ms: int = 0
+
+
+class StatusReply(msgspec.Struct, array_like=True, frozen=True):
+    """What the asked member holds for the asking one.
+
+    `missed_since_ms` 0: the hints are all there was. Otherwise some were dropped, and `mark` names that: it changes
+    whenever more is missed, and with every life of the member that holds it.
+    """
+
+    hints: int
+    bytes: int = 0
+    missed_since_ms: int = 0
+    mark: tuple[int, int] = (0, 0)
+
+
+class DoneRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Everything that this mark stands for has been repaired."""
+
+    mark: tuple[int, int]
+
+
+class DoneReply(msgspec.Struct, array_like=True, frozen=True):
+    """`cleared` False: more was missed since; ask again for the status."""
+
+    cleared: bool
+
+
+class DigestsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """The digests of ranges of one tablet, as of `now_s`. `cuts` are ascending: range i is cuts[i] <= key < cuts[i+1].
+
+    `gentle`: it may take its time.
+    """
+
+    table: int
+    tablet: int
+    catalog: int
+    cuts: list[bytes]
+    now_s: int
+    gentle: bool = False
+
+
+class DigestsReply(msgspec.Struct, array_like=True, frozen=True):
+    """For the first ranges (all of them, unless that takes too long): digest (empty: no rows) and number of pairs."""
+
+    digests: list[bytes]
+    pairs: list[int]
+
+
+class PageRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Rows of one tablet with low <= key < high, merged as of `now_s`; about `limit_bytes` of them."""
+
+    table: int
+    tablet: int
+    catalog: int
+    low: bytes
+    high: bytes
+    now_s: int
+    limit_bytes: int
+    gentle: bool = False
+
+
+class PageReply(msgspec.Struct, array_like=True, frozen=True):
+    """Pairs in the order of their keys, whole rows. `next` is where the following page begins; empty: nowhere."""
+
+    pairs: Pairs
+    next: bytes = b""
+
+
+class TabletRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Repair your replica of this tablet against all the others. Asked again, it goes on with what it began.
+
+    `round` tells one round from another: it is the time at which the round began.
+    """
+
+    table: int
+    tablet: int
+    round: int
+
+
+class ThroughRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Every replica of the tablet holds what any of them was given before this time."""
+
+    table: int
+    tablet: int
+    through_ms: int
+
+
+decode_status = decoder(StatusRequest)
+decode_status_reply = decoder(StatusReply)
+decode_done = decoder(DoneRequest)
+decode_done_reply = decoder(DoneReply)
+decode_digests = decoder(DigestsRequest)
+decode_digests_reply = decoder(DigestsReply)
+decode_page = decoder(PageRequest)
+decode_page_reply = decoder(PageReply)
+decode_tablet = decoder(TabletRequest)
+decode_through = decoder(ThroughRequest)
