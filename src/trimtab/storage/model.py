@@ -12,6 +12,7 @@ simulated loop decides when. One ModelDisk is the disk of one machine, and outli
 - After either, the stores that were open are dead (StoreClosed) and their callbacks never run.
 - Space: `capacity_bytes`, or `full = True`. A store that ran into the end refuses writes until reopened, as RocksDB.
 - `fail_next_sync()`: the next sync to finish fails, for good.
+- `damage(name, key)`: from now on reading that key of that store is Corrupt, as if its block were damaged.
 
 Crashes are undone, not replayed: every batch not yet durable remembers what it overwrote. Copies (checkpoints,
 scans) share the table until one side changes it.
@@ -21,19 +22,24 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
+
+import msgspec
 
 from trimtab.storage.model_table import ModelBatch, Table, Undo
 from trimtab.storage.port import (
     Batch,
+    Corrupt,
     DiskFull,
     Report,
     StorageError,
     StoreClosed,
     SyncDone,
     SyncFailed,
+    check_ascending,
     check_bytes,
     check_name,
 )
@@ -42,6 +48,9 @@ T = TypeVar("T")
 
 CallLater = Callable[[float, Callable[[], None]], object]
 UNLIMITED_BYTES = 1 << 50
+_TABLE_MARK = b"model table 1\n"
+_encode_table = msgspec.msgpack.Encoder().encode
+_decode_table = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 @dataclass(slots=True)
@@ -58,7 +67,7 @@ class CrashReport:
 class _Contents:
     """What is on the disk under one store name. `undo` holds a step back for every batch that is not durable."""
 
-    __slots__ = ("table", "torn_bytes", "undo", "wal", "written")
+    __slots__ = ("damaged", "table", "torn_bytes", "undo", "wal", "written")
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -66,6 +75,7 @@ class _Contents:
         self.written = 0  # batches ever written; never falls, so that a late completion can't cover newer ones
         self.torn_bytes = 0
         self.wal = True
+        self.damaged: set[bytes] = set()
 
     def make_durable(self, upto: int) -> None:
         count = upto - (self.written - len(self.undo))
@@ -104,6 +114,8 @@ class ModelStore:
             raise self._refusal
         if type(key) is not bytes:
             check_bytes(key, "a key")
+        if key in self._contents.damaged:
+            raise self._corrupt(key)
         return self._contents.table.values.get(key)
 
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -121,13 +133,19 @@ class ModelStore:
     def _walk(self, table: Table, positions: range) -> Iterator[tuple[bytes, bytes]]:
         try:
             keys, values = table.keys, table.values
+            damaged = self._contents.damaged
             for position in positions:
                 if self._refusal is not None:
                     raise self._refusal
                 key = keys[position]
+                if damaged and key in damaged:
+                    raise self._corrupt(key)
                 yield key, values[key]
         finally:
             table.release()
+
+    def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        return list(islice(self.scan(low, high), limit))
 
     def batch(self) -> Batch:
         return ModelBatch()
@@ -189,6 +207,23 @@ class ModelStore:
         # The real one flushes first, so making a checkpoint makes the store itself durable too.
         self._contents.make_durable(self._contents.written)
 
+    def ingest(self, names: Sequence[str]) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._full is not None:
+            raise self._full
+        tables = [self._disk.read_table(name) for name in names]
+        batch = ModelBatch()
+        for pairs in tables:
+            for key, value in pairs:
+                batch.put(key, value)
+        contents = self._contents
+        contents.own().apply(batch.take(), batch.bytes)
+        # The real one flushes first and syncs what it takes over.
+        contents.make_durable(contents.written)
+        for name in names:
+            self._disk.remove(name)
+
     def reopen(self) -> None:
         if self._refusal is not None:
             raise self._refusal
@@ -210,6 +245,9 @@ class ModelStore:
             return
         self.kill("was closed")
         self._disk.forget(self.name)
+
+    def _corrupt(self, key: bytes) -> Corrupt:
+        return Corrupt(f"{self.name}/000007.sst", f"injected damage at key {key.hex()}")
 
     def kill(self, why: str) -> None:
         self._refusal = StoreClosed(f"{self.name!r} {why}")
@@ -249,7 +287,7 @@ class ModelDisk:
 
     # Disk
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None) -> ModelStore:
+    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> ModelStore:
         check_name(name)
         if name in self._open:
             raise StorageError(f"{name!r} is open already; close it first")
@@ -317,6 +355,13 @@ class ModelDisk:
             raise self.full_error(name)
         self._files[name] = data
 
+    def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+        written = list(pairs)
+        check_ascending(name, [key for key, _ in written])
+        data = _TABLE_MARK + _encode_table(written)
+        self.write_file(name, data)
+        return len(data)
+
     def free_bytes(self) -> int:
         if self.full:
             return 0
@@ -374,6 +419,9 @@ class ModelDisk:
     def fail_next_sync(self) -> None:
         self._failing_syncs += 1
 
+    def damage(self, name: str, key: bytes) -> None:
+        self._stores[name].damaged.add(key)
+
     def _end_of_process(self, why: str) -> None:
         for store in self._open.values():
             store.kill(why)
@@ -393,6 +441,17 @@ class ModelDisk:
 
     def forget(self, name: str) -> None:
         self._open.pop(name, None)
+
+    def read_table(self, name: str) -> list[tuple[bytes, bytes]]:
+        data = self.read_file(name)
+        if data is None:
+            raise StorageError(f"can't ingest {name!r}: there is no such file")
+        try:
+            if not data.startswith(_TABLE_MARK):
+                raise ValueError("it is no table")
+            return _decode_table(data[len(_TABLE_MARK) :])
+        except (ValueError, msgspec.DecodeError) as error:
+            raise Corrupt(name, f"ingest: {error}") from error
 
     def add_checkpoint(self, name: str, table: Table) -> None:
         check_name(name)

@@ -13,6 +13,8 @@
   `write` or by `reopen`. Callers that wait for a sync meanwhile go on waiting; they are not told a lie.
 - Entries replace any tail from their first index on. A snapshot drops what it covers, and all of the log if the
   two disagree. What was dropped does not come back after a restart.
+- One other may ride along (`Rider`: the log of mutations): what it wants written goes into the same batches, and it is
+  synced with everything else. It is the first to be refused when space is short; Raft's votes never wait for it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trimtab.raft.messages import ConfState, Entry, HardState, SnapshotMetadata
 from trimtab.raft.storage import Compacted, Unavailable
@@ -28,7 +31,7 @@ from trimtab.storage.group_log import GroupLog
 from trimtab.storage.log_format import GroupMeta
 from trimtab.storage.port import Batch, Disk, DiskFull, Report, StorageError, Store, StoreClosed, SyncDone
 
-__all__ = ["GroupLog", "LogMetrics", "NodeLog"]
+__all__ = ["GroupLog", "LogMetrics", "NodeLog", "Rider"]
 
 # Asking the file system costs 3 µs. The answer is kept for so many questions, or bytes of our own; a "no" never is.
 _FREE_CHECK_EVERY = 64
@@ -78,6 +81,36 @@ class _Change:
     removed: bool = False
 
 
+class Rider(Protocol):
+    """Somebody else whose changes go into the log's batches."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is staged."""
+        ...
+
+    @property
+    def needs_space(self) -> bool:
+        """Whether something is staged that has to be refused when space is short."""
+        ...
+
+    def fill(self, batch: Batch) -> int:
+        """Add everything that is staged; the bytes it adds. It stays staged until `written`."""
+        ...
+
+    def written(self) -> None:
+        """What was filled in has reached the store."""
+        ...
+
+    def refuse(self, error: DiskFull) -> None:
+        """There is no space: whatever needs some is refused now, and staged no more."""
+        ...
+
+    def ride(self) -> None:
+        """A sync has ended and another may begin: write what is staged, and ask for a sync if one is needed."""
+        ...
+
+
 class NodeLog:
     """See the module's text. One object per node; not for use from other threads than the loop's."""
 
@@ -86,6 +119,7 @@ class NodeLog:
     ) -> None:
         self.store = store
         self.metrics = LogMetrics()
+        self.rider: Rider | None = None
         self._disk = disk
         self._name = name
         self._clock = clock
@@ -252,25 +286,41 @@ class NodeLog:
 
     def write(self) -> None:
         """Hand everything staged to the store as one batch; it is visible from now on. Raises DiskFull, keeping it."""
-        if not self._staged:
+        rider = self.rider if self.rider is not None and self.rider.waiting else None
+        if not self._staged and rider is None:
             return
         self._check_open()
         if self._full:
-            self.reopen()
-        if self._staged_entries and self._disk.reserve_bytes:
+            try:
+                self.reopen()
+            except DiskFull as error:
+                if rider is not None:
+                    rider.refuse(error)
+                raise
+        if self._disk.reserve_bytes and (self._staged_entries or (rider is not None and rider.needs_space)):
             free = self._short_of()
             if free is not None:
                 self.metrics.disk_full += 1
-                raise DiskFull(self._name, free_bytes=free, reserve_bytes=self._disk.reserve_bytes)
+                refusal = DiskFull(self._name, free_bytes=free, reserve_bytes=self._disk.reserve_bytes)
+                if rider is not None:
+                    rider.refuse(refusal)
+                if self._staged_entries:
+                    raise refusal
+                if not self._staged and (rider is None or not rider.waiting):
+                    return
         batch = self.store.batch()
         written_bytes = 0
         for change in self._staged:
             written_bytes += _fill(batch, change)
+        if rider is not None:
+            written_bytes += rider.fill(batch)
         try:
             self.store.write(batch)
-        except DiskFull:
+        except DiskFull as error:
             self._full = True
             self.metrics.disk_full += 1
+            if rider is not None:
+                rider.refuse(error)
             raise
         staged, self._staged = self._staged, []
         self.metrics.batches += 1
@@ -280,6 +330,8 @@ class NodeLog:
         self._staged_entries = 0
         for change in staged:
             self._make_visible(change)
+        if rider is not None:
+            rider.written()
 
     def reopen(self) -> None:
         """Recover from an exhausted file system. Raises DiskFull while there is too little space."""
@@ -331,6 +383,11 @@ class NodeLog:
 
     # Syncing
 
+    @property
+    def syncing(self) -> bool:
+        """Whether a sync is running: what is written now is covered by the next one only."""
+        return self._syncing
+
     def sync(self, done: SyncDone) -> None:
         """Call done(None) when everything written so far is durable, done(error) when it can't be known to be."""
         self._check_open()
@@ -358,7 +415,9 @@ class NodeLog:
                 return
             if error is None:
                 self.metrics.count_sync(self._clock() - started, len(callbacks))
-                if self._waiting:
+                if self.rider is not None:
+                    self.rider.ride()
+                if self._waiting and not self._syncing:
                     self._start_sync()
             else:
                 callbacks.extend(self._waiting)

@@ -17,7 +17,8 @@ One conformance suite holds for both. What they guarantee:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -99,6 +100,10 @@ class Store(Protocol):
         """Pairs with low <= key < high (None: to the end), as they were when scan was called, in key order."""
         ...
 
+    def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first pairs of a scan, at once: cheaper than a scan for a few."""
+        ...
+
     def batch(self) -> Batch: ...
 
     def write(self, batch: Batch) -> None:
@@ -118,6 +123,14 @@ class Store(Protocol):
 
     def checkpoint(self, name: str) -> None:
         """Make a new, closed, durable store `name` on the same disk, with the same contents (files are shared)."""
+        ...
+
+    def ingest(self, names: Sequence[str]) -> None:
+        """Take over tables of this disk (see Disk.write_table), all or none. Blocking: not for the loop.
+
+        Their pairs win over those of the same keys. They are visible and durable when it returns, as is everything
+        written before; the files are gone from their names. When it fails nothing was taken.
+        """
         ...
 
     def reopen(self) -> None:
@@ -143,8 +156,11 @@ class Disk(Protocol):
         """Free space below which a careful writer stops adding data, so that votes and clean-up still fit."""
         ...
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None) -> Store:
-        """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged."""
+    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> Store:
+        """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged.
+
+        `small`: one of hundreds, which share their memory.
+        """
         ...
 
     def exists(self, name: str) -> bool:
@@ -169,6 +185,10 @@ class Disk(Protocol):
         """Replace a small file atomically. Durable when it returns."""
         ...
 
+    def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+        """Write sorted pairs to a file that a store can ingest; its bytes. Keys must ascend. Blocking, and durable."""
+        ...
+
     def free_bytes(self) -> int: ...
 
     def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
@@ -191,3 +211,10 @@ def check_bytes(value: object, what: str) -> bytes:
     if type(value) is not bytes:
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
     return value
+
+
+def check_ascending(name: str, keys: Sequence[bytes]) -> None:
+    """StorageError when the keys of a table are not in order, or one is there twice."""
+    for before, after in pairwise(keys):
+        if after <= before:
+            raise StorageError(f"can't write the table {name!r}: the key {after!r} does not come after {before!r}")

@@ -7,10 +7,12 @@ away when the disk is opened again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +24,12 @@ from trimtab.storage.port import (
     Corrupt,
     Report,
     StorageError,
+    check_ascending,
     check_bytes,
     check_name,
 )
-from trimtab.storage.rocks_store import RocksBatch, RocksOptions, RocksStore, explain
+from trimtab.storage.rocks_options import RocksOptions
+from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
 
@@ -34,6 +38,7 @@ T = TypeVar("T")
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
+_OPEN_FILES = 65_536
 
 
 class RocksDisk:
@@ -53,23 +58,29 @@ class RocksDisk:
         self._reserve_bytes = reserve_bytes
         self._report = report
         self._cache = rocksdict.Cache(self.options.block_cache_bytes)
+        self._small_memory = rocksdict.WriteBufferManager(self.options.small_total_bytes, False)
         self._open: dict[str, RocksStore] = {}
         self._reports: dict[str, Report | None] = {}
-        self._unfinished = 0
+        self._small: set[str] = set()
+        # Stores are opened, and directories removed, on threads too.
+        self._unfinished = itertools.count(1)
         self.path.mkdir(parents=True, exist_ok=True)
         _sync_directory(self.path.parent)
+        _allow_open_files()
         self._sweep()
 
     @property
     def reserve_bytes(self) -> int:
         return self._reserve_bytes
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None) -> RocksStore:
+    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> RocksStore:
         self.path_of(name)
         if name in self._open:
             raise StorageError(f"{name!r} is open already; close it first")
         self._make_parent(name)
         self._reports[name] = report
+        if small:
+            self._small.add(name)
         store = RocksStore(self, name, wal=wal, database=self.open_database(name, self.report_to(name)))
         self._open[name] = store
         return store
@@ -142,6 +153,30 @@ class RocksDisk:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
 
+    def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+        target = self.path_of(name)
+        if target.exists():
+            raise StorageError(f"can't write the table {name!r}: the name is taken")
+        self._make_parent(name)
+        temporary = self._unfinished_path()
+        writer = rocksdict.SstFileWriter(self.options.build_small(self._cache, self._small_memory))
+        before: bytes | None = None
+        try:
+            writer.open(str(temporary))
+            for key, value in pairs:
+                if before is not None:
+                    check_ascending(name, (before, key))
+                writer[key] = value
+                before = key
+            writer.finish()
+            _sync_path(temporary)
+            temporary.rename(target)
+            _sync_directory(target.parent)
+        except Exception as error:
+            temporary.unlink(missing_ok=True)
+            raise explain(error, name, self, "write") from error
+        return target.stat().st_size
+
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
@@ -166,6 +201,7 @@ class RocksDisk:
     def forget(self, name: str) -> None:
         self._open.pop(name, None)
         self._reports.pop(name, None)
+        self._small.discard(name)
 
     def recovery_bytes(self, name: str) -> int:
         """What opening this store may write: the contents of its logs, as tables."""
@@ -196,24 +232,26 @@ class RocksDisk:
         path = self.path_of(name)
         if path.is_file():
             raise StorageError(f"can't open the store {name!r}: there is a file of this name")
+        small = name in self._small
         if not path.exists():
-            return self._open_raw(path)
+            return self._open_raw(path, small)
         _check_skeleton(path)
         self._settle(path, report, wal.judge(path, checksums=False))
         try:
-            return self._open_raw(path)
+            return self._open_raw(path, small)
         except Corrupt as error:
             # The framing was fine, so it is a checksum: find out where, and whether it is the last record.
             verdict = wal.judge(path, checksums=True)
             if verdict is None:
                 raise
             self._settle(path, report, verdict, cause=error)
-        return self._open_raw(path)
+        return self._open_raw(path, small)
 
-    def _open_raw(self, path: Path) -> rocksdict.Rdict:
+    def _open_raw(self, path: Path, small: bool) -> rocksdict.Rdict:
         created = not path.exists()
+        built = self.options.build_small(self._cache, self._small_memory) if small else self.options.build(self._cache)
         try:
-            database = rocksdict.Rdict(str(path), self.options.build(self._cache))
+            database = rocksdict.Rdict(str(path), built)
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
         if created:
@@ -239,7 +277,7 @@ class RocksDisk:
             )
 
     def _refuse_open(self, name: str) -> None:
-        for other in self._open:
+        for other in list(self._open):
             if other == name or other.startswith(name + "/"):
                 raise StorageError(f"{other!r} is open; close it first")
 
@@ -257,12 +295,19 @@ class RocksDisk:
                 raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
 
     def _unfinished_path(self) -> Path:
-        self._unfinished += 1
-        return self.path / f".unfinished-{os.getpid()}-{self._unfinished}"
+        return self.path / f".unfinished-{os.getpid()}-{next(self._unfinished)}"
 
     def _sweep(self) -> None:
         for path in self.path.glob(".unfinished-*"):
             _delete(path)
+
+
+def _allow_open_files() -> None:
+    """A tablet store has about eight files open; the usual soft limit of 1,024 would do for a hundred of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _is_store(path: Path) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rocksdict
@@ -33,42 +32,6 @@ if TYPE_CHECKING:
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 # Said by RocksDB when it declines a sync because an append failed before; no fsync was tried then.
 _AFTER_FAILED_APPEND = "Writer has previous error"
-
-
-@dataclass(frozen=True, slots=True)
-class RocksOptions:
-    """What an operator may want to change. The defaults suit many small databases in one process."""
-
-    write_buffer_bytes: int = 16 * 1024 * 1024
-    write_buffers: int = 4
-    background_jobs: int = 2
-    block_cache_bytes: int = 8 * 1024 * 1024
-    info_log_bytes: int = 256 * 1024
-
-    def build(self, cache: rocksdict.Cache) -> rocksdict.Options:
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_paranoid_checks(True)
-        options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.absolute_consistency())
-        # Recycled log files keep old records behind new ones, which look like data after a damage.
-        options.set_recycle_log_file_num(0)
-        options.set_write_buffer_size(self.write_buffer_bytes)
-        options.set_max_write_buffer_number(self.write_buffers)
-        options.set_max_background_jobs(self.background_jobs)
-        options.set_level_zero_file_num_compaction_trigger(2)
-        options.set_target_file_size_base(max(1 << 20, self.write_buffer_bytes))
-        options.set_max_bytes_for_level_base(4 * self.write_buffer_bytes)
-        options.set_compression_type(rocksdict.DBCompressionType.lz4())
-        options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(self.info_log_bytes)
-        options.set_stats_dump_period_sec(0)
-        options.set_stats_persist_period_sec(0)
-        options.set_enable_write_thread_adaptive_yield(False)
-        table = rocksdict.BlockBasedOptions()
-        table.set_block_cache(cache)
-        table.set_bloom_filter(10, False)
-        options.set_block_based_table_factory(table)
-        return options
 
 
 class RocksBatch:
@@ -134,7 +97,6 @@ class _Scan:
     def drop(self) -> None:
         self._items = None
         self._options = None
-        self._options = None
 
 
 class RocksStore:
@@ -183,6 +145,27 @@ class RocksStore:
         scan = _Scan(self, items, options, low, reverse)
         self._scans.add(scan)
         return scan
+
+    def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        if self._closed or self._failed is not None:
+            self.check_open()
+        check_bytes(low, "a key")
+        check_bytes(high, "a key")
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            # An iterator of its own, whose status tells at once whether damage ended it. It dies with this call.
+            items: Any = self._db.iter()
+            items.seek(low)
+            while len(found) < limit and items.valid():
+                key = items.key()
+                if key >= high:
+                    return found
+                found.append((key, items.value()))
+                items.next()
+            items.status()
+        except Exception as error:
+            raise self._explain(error, "read") from error
+        return found
 
     def batch(self) -> Batch:
         return RocksBatch()
@@ -245,8 +228,31 @@ class RocksStore:
         self._disk.off_loop.start(flush, finished)
 
     def checkpoint(self, name: str) -> None:
-        self._check_writable()
-        self._disk.adopt_checkpoint(name, lambda path: rocksdict.Checkpoint(self._db).create_checkpoint(path))
+        # May run on a thread of its own: the database must not be closed under it.
+        with self._flushing:
+            self._check_writable()
+            self._disk.adopt_checkpoint(name, lambda path: rocksdict.Checkpoint(self._db).create_checkpoint(path))
+
+    def ingest(self, names: Sequence[str]) -> None:
+        paths = [self._disk.path_of(name) for name in names]
+        for name, path in zip(names, paths, strict=True):
+            if not path.is_file():
+                raise StorageError(f"can't ingest {name!r}: there is no such file")
+        if not paths:
+            return
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        with self._flushing:
+            self._check_writable()
+            try:
+                # First, because it releases the GIL; the flush that ingesting would do itself does not.
+                self._db.flush()
+                self._db.ingest_external_file([str(path) for path in paths], options)
+            except Exception as error:
+                raise self._explain(error, "ingest") from error
+        for path in paths:
+            # RocksDB moves by linking; a crash may leave the old name, which does no harm.
+            path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
         if self._closed:
@@ -325,7 +331,7 @@ class RocksStore:
         if isinstance(error, (KeyError, ValueError)) and "only support bytes" in str(error):
             return TypeError(f"keys and values must be bytes: {error}")
         explained = explain(error, str(self.path), self._disk, doing)
-        if isinstance(explained, DiskFull) and doing in ("write", "flush"):
+        if isinstance(explained, DiskFull) and doing in ("write", "flush", "ingest"):
             self._full = explained
         return explained
 
