@@ -16,8 +16,8 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from trimtab.tablets.ring import MAX_TABLETS
+from trimtab.topology.records import TABLETS
 
-TABLETS = b"tablets/"
 FORMAT = 1
 CHUNK_TABLETS = 1024
 MAX_REPLICAS = 64  # of one tablet
@@ -31,7 +31,7 @@ Replicas = tuple[int, ...]
 class Chunk:
     """The replicas of the tablets of one key, still packed; ValueError for bytes that are none."""
 
-    __slots__ = ("_data", "_full", "_stride", "_tablet", "count")
+    __slots__ = ("_full", "_stride", "_tablet", "count", "data")
 
     def __init__(self, data: bytes) -> None:
         if len(data) < HEADER.size:
@@ -45,7 +45,7 @@ class Chunk:
         self._stride = self._tablet.size
         if len(data) != HEADER.size + count * self._stride:
             raise ValueError(f"{len(data)} bytes can't be {count} tablets of {slots} ids of {width} bytes")
-        self._data = data
+        self.data = data
         self.count: int = count
         # Few sets of replicas are different, so looking at those is enough.
         different = {data[at : at + self._stride] for at in range(HEADER.size, len(data), self._stride)}
@@ -59,15 +59,12 @@ class Chunk:
 
     def replicas(self, tablet: int) -> Replicas:
         """Those of one tablet, by its number within the chunk."""
-        ids = self._tablet.unpack_from(self._data, HEADER.size + tablet * self._stride)
+        ids = self._tablet.unpack_from(self.data, HEADER.size + tablet * self._stride)
         return ids if self._full else tuple(filter(None, ids))
 
     def __iter__(self) -> Iterator[Replicas]:
-        rows = self._tablet.iter_unpack(memoryview(self._data)[HEADER.size :])
+        rows = self._tablet.iter_unpack(memoryview(self.data)[HEADER.size :])
         return rows if self._full else (tuple(filter(None, ids)) for ids in rows)
-
-    def packed(self) -> bytes:
-        return self._data
 
 
 def pack(tablets: Sequence[Replicas]) -> bytes:

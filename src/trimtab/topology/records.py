@@ -6,9 +6,12 @@
     topology/fence         a number: replicas refuse requests stamped with a version below it
     topology/transition    TransitionRecord, while instances come or go; absent otherwise
     events/<number>        EventRecord, the newest MAX_EVENTS
+    catalog/...            the schema (`trimtab.catalog`)
+    tablets/...            where the replicas of its tables are (`trimtab.tablets`)
 
-Values are JSON, so that `trimtab metastore get` shows them as they are. Unknown fields are ignored and new ones have
-defaults: two adjacent minor versions may run side by side. Numbers in keys are zero-padded: keys sort like numbers.
+The values of all but the last two are JSON, so that `trimtab metastore get` shows them as they are. Unknown fields are
+ignored and new ones have defaults: two adjacent minor versions may run side by side. Numbers in keys are zero-padded:
+keys sort like numbers.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ INSTANCES = b"instances/"
 REQUESTS = b"requests/"
 TOPOLOGY = b"topology/"
 EVENTS = b"events/"
+CATALOG = b"catalog/"
+TABLETS = b"tablets/"
 VERSION_KEY = TOPOLOGY + b"version"
 FENCE_KEY = TOPOLOGY + b"fence"
 TRANSITION_KEY = TOPOLOGY + b"transition"
 # Prefixes that only the system writes: clients may read and watch them.
-SYSTEM_PREFIXES = (INSTANCES, REQUESTS, TOPOLOGY, EVENTS)
+SYSTEM_PREFIXES = (INSTANCES, REQUESTS, TOPOLOGY, EVENTS, CATALOG, TABLETS)
 MAX_RAFT_ID = (1 << 63) - 1
 MAX_EVENTS = 10_000
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from trimtab.topology.records import (
+    CATALOG,
     EVENTS,
     FENCE_KEY,
     INSTANCES,
     REQUESTS,
+    TABLETS,
     TOPOLOGY,
     TRANSITION_KEY,
     VERSION_KEY,
@@ -148,4 +150,7 @@ _READERS: dict[bytes, Callable[[View, bytes, bytes | None], None]] = {
     FENCE_KEY: _read_fence,
     TRANSITION_KEY: _read_transition,
     TOPOLOGY: lambda _view, _key, _value: None,
+    # The tables have a view of their own (`tablets.view`); here are only the revisions that decisions depend on.
+    CATALOG: lambda _view, _key, _value: None,
+    TABLETS: lambda _view, _key, _value: None,
 }

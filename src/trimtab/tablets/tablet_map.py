@@ -1,0 +1,73 @@
+"""The replicas of all tablets of one table, packed as they are stored.
+
+A map knows its tablets as its chunks come in; they come together, because they are written together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trimtab.tablets.records import CHUNK_TABLETS, Chunk, Replicas
+
+
+class TabletMap:
+    """Of one table. Changed only by whoever keeps the view."""
+
+    __slots__ = ("_chunks", "_loads", "count")
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, Chunk] = {}
+        self._loads: dict[int, int] | None = None
+        self.count = 0  # tablets that are known
+
+    def change(self, number: int, chunk: Chunk | None) -> None:
+        """Another chunk in this place; None: none any more."""
+        if chunk is None:
+            self._chunks.pop(number, None)
+        else:
+            self._chunks[number] = chunk
+        self._loads = None
+        self.count = sum(each.count for each in self._chunks.values())
+
+    def replicas(self, tablet: int) -> Replicas:
+        """The raft ids of those that hold a tablet; KeyError where nothing is known of it."""
+        chunk = self._chunks[tablet // CHUNK_TABLETS]
+        within = tablet % CHUNK_TABLETS
+        if within >= chunk.count:
+            raise KeyError(tablet)
+        return chunk.replicas(within)
+
+    def of(self, raft_id: int) -> list[int]:
+        """The tablets that an instance holds a replica of, in order."""
+        if not self.loads().get(raft_id):
+            return []
+        return [tablet for tablet, replicas in self if raft_id in replicas]
+
+    def loads(self) -> dict[int, int]:
+        """How many replicas each instance holds; counted once for every change."""
+        if self._loads is None:
+            self._loads = {}
+            for _, replicas in self:
+                for raft_id in replicas:
+                    self._loads[raft_id] = self._loads.get(raft_id, 0) + 1
+        return self._loads
+
+    def packed(self) -> list[bytes]:
+        """The chunks as they are stored, in order."""
+        return [self._chunks[number].data for number in sorted(self._chunks)]
+
+    def __iter__(self) -> Iterator[tuple[int, Replicas]]:
+        """Tablets and their replicas, in order."""
+        for number in sorted(self._chunks):
+            yield from enumerate(self._chunks[number], number * CHUNK_TABLETS)
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    @classmethod
+    def unpacked(cls, chunks: list[bytes]) -> TabletMap:
+        """From what `packed` gave; ValueError for anything else."""
+        found = cls()
+        for number, data in enumerate(chunks):
+            found.change(number, Chunk(data))
+        return found
