@@ -19,7 +19,7 @@ from trimtab.governor.wording import listed
 from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING, admitted, coordinator_refusal
-from trimtab.topology.records import PRIORITY, RequestState, instance_key
+from trimtab.topology.records import CATALOG_VERSION_KEY, PRIORITY, RequestState, instance_key
 from trimtab.topology.view import View
 
 
@@ -41,8 +41,10 @@ def admit(state: ClusterState) -> Commit | None:
             if doubtful(state, replaced[0]):
                 continue
             draft.depend(instance_key(replaced[0]))
+            # What it holds is judged by, and changes with the schema.
+            draft.depend(CATALOG_VERSION_KEY)
         decided.append(number)
-        reason = coordinator_refusal(seen, number, lambda raft_id: standing(state, raft_id))
+        reason = coordinator_refusal(seen, number, lambda raft_id: standing(state, raft_id), state.holds)
         if reason is not None:
             draft.end_request(number, RequestState.FAILED, reason)
             draft.tell(f"{ticket.instance_id} at {ticket.address} was refused: {reason}", names=(ticket.instance_id,))

@@ -6,6 +6,7 @@ So a rule may wait because of it, but nothing that was begun may depend on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -65,6 +66,7 @@ class ClusterState:
     backing_off: frozenset[int] = frozenset()  # raft ids whose last call failed, not to be called yet
     patience: Patience = Patience()
     resting: frozenset[StepKey] = frozenset()
+    holds: Callable[[int], str] = lambda _raft_id: ""  # the replicas of an instance, in words; empty: none
 
     @property
     def left_alone(self) -> frozenset[int]:

@@ -190,7 +190,7 @@ class ClusterControl:
             governs=lambda: self.office.leads,
             barrier=self.read_barrier,
         )
-        self.requests = RequestService(self.view, door, alive=self._alive, wall_ms=instance.wall_ms)
+        self.requests = RequestService(self.view, door, alive=self._alive, holds=self._holds, wall_ms=instance.wall_ms)
         self.service = ClusterService(
             Self(
                 instance.raft_id,
@@ -328,7 +328,12 @@ class ClusterControl:
             backing_off=backing_off,
             patience=self.patience,
             resting=resting,
+            holds=self._holds,
         )
+
+    def _holds(self, raft_id: int) -> str:
+        """The replicas of an instance, in words."""
+        return ""
 
     def _look_again_at_term(self) -> bool:
         """Whether the office has changed since the loop was woken; then it begins anew, or ends."""

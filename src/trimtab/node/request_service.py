@@ -16,19 +16,36 @@ from trimtab.node.leader_door import Decision, LeaderDoor
 from trimtab.topology import lifecycle, protocol
 from trimtab.topology.lifecycle import RequestRefused
 from trimtab.topology.protocol import RequestReply
-from trimtab.topology.records import TRANSITION_KEY, RequestRecord, encode, instance_key, request_key
+from trimtab.topology.records import (
+    CATALOG_VERSION_KEY,
+    TRANSITION_KEY,
+    RequestRecord,
+    encode,
+    instance_key,
+    request_key,
+)
 from trimtab.topology.view import View
 
 
 class RequestService:
-    """Answers request.create and request.cancel for one instance. `alive` is the leader's knowledge of who lives."""
+    """Answers request.create and request.cancel for one instance.
+
+    `alive` is the leader's knowledge of who lives; `holds` says in words which replicas an instance holds.
+    """
 
     def __init__(
-        self, view: View, door: LeaderDoor, *, alive: Callable[[int], bool], wall_ms: Callable[[], int]
+        self,
+        view: View,
+        door: LeaderDoor,
+        *,
+        alive: Callable[[int], bool],
+        holds: Callable[[int], str],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._view = view
         self._door = door
         self._alive = alive
+        self._holds = holds
         self._wall_ms = wall_ms
 
     def methods(self) -> dict[str, Method]:
@@ -48,13 +65,17 @@ class RequestService:
             if (same := lifecycle.same_request(self._view, request)) is not None:
                 number = same
                 return None
-            record = _refusing(lambda: lifecycle.create(self._view, request, self._alive, self._wall_ms()))
+            record = _refusing(
+                lambda: lifecycle.create(self._view, request, self._alive, self._wall_ms(), holds=self._holds)
+            )
             number = self._view.next_request()
             # The number stands for all other requests that were looked at: one more, and it is taken.
             expect = {request_key(number): 0}
             if record.raft_id:
                 key = instance_key(record.raft_id)
                 expect[key] = self._view.revisions.get(key, 0)
+                # It was found to hold no replicas, and may not get any meanwhile.
+                expect[CATALOG_VERSION_KEY] = self._view.revisions.get(CATALOG_VERSION_KEY, 0)
             what = f"{record.kind.value} {request.instance_id}".strip()
             return Write(expect, {request_key(number): encode(record)}), (f"asked for: {what} (request {number})",)
 

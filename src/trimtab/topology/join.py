@@ -113,15 +113,20 @@ def asked_to_join(asked: JoinRequest, now_ms: int, deadline_ms: int) -> RequestR
 # At the coordinator
 
 
-def coordinator_refusal(view: View, number: int, alive: Alive) -> str | None:
-    """Why the request can't be accepted, by the leader's own view; None: admit it."""
+def coordinator_refusal(
+    view: View, number: int, alive: Alive, holds: Callable[[int], str] = lambda _raft_id: ""
+) -> str | None:
+    """Why the request can't be accepted, by the leader's own view; None: admit it.
+
+    `holds` says in words which replicas an instance holds; empty: none.
+    """
     ticket = _ticket(view, number)
     return (
         _malformed(ticket)
         or _release_refusal(view, ticket)
         or uuid_refusal(view, ticket)
         or _domain_refusal(view, ticket)
-        or _replace_refusal(view, number, ticket, alive)
+        or _replace_refusal(view, number, ticket, alive, holds)
         or _id_refusal(view, ticket, alive)
         or _twin_refusal(view, ticket, number)
         or _address_refusal(view, ticket)
@@ -279,7 +284,9 @@ def _domain_refusal(view: View, ticket: JoinTicket) -> str | None:
     )
 
 
-def _replace_refusal(view: View, number: int, ticket: JoinTicket, alive: Alive) -> str | None:
+def _replace_refusal(
+    view: View, number: int, ticket: JoinTicket, alive: Alive, holds: Callable[[int], str]
+) -> str | None:
     if not ticket.replaces:
         return None
     found = view.named(ticket.replaces)
@@ -292,6 +299,12 @@ def _replace_refusal(view: View, number: int, ticket: JoinTicket, alive: Alive) 
         return (
             f"'{ticket.replaces}' (raft id {raft_id}) is alive, and only a dead instance can be replaced; stop it "
             f"first, or join as a new one and then: trimtab decommission {ticket.replaces}"
+        )
+    if held := holds(raft_id):
+        # A newcomer can't be given what it held before replicas can be rebuilt elsewhere.
+        return (
+            f"'{ticket.replaces}' holds {held}, and replicas can't be rebuilt on another instance yet; start "
+            f"'{ticket.replaces}' again, or join as a new one without --replace"
         )
     for other, request in view.requests.items():
         if other != number and not request.state.final and request.raft_id == raft_id:

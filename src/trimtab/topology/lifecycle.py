@@ -1,15 +1,16 @@
 """Requests of operators, from the asking to the end: what may be asked, in which order it is done, what may be undone.
 
     request    of                        refused if
-    leave      a living instance         it is dead (remove it), or the last member
-    remove     a dead instance           it lives (decommission it, or stop it first), or is the last member
+    leave      a living instance         it is dead (remove it), the last member, or holds replicas
+    remove     a dead instance           it lives (decommission it, or stop it first), is the last member, or holds
+                                         replicas
     rebuild    a normal instance         it is anything else
     barrier    the whole cluster         never
 
 `join` and `replace` are asked by the instances themselves (see `join`). An instance has one request at a time. Requests
 are taken by urgency (replace > join > remove > leave > rebuild, then the global ones), and in order of asking within
-one kind. A request can be taken back until reads go to the new topology: from then on it only goes forward. All ended
-requests keep their reason.
+one kind. Replicas can't be moved yet, so whoever holds some stays: with it the only copy might go. A request can be
+taken back until reads go to the new topology: from then on it only goes forward. All ended requests keep their reason.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ def create(
     alive: Alive,
     now_ms: int,
     *,
-    owns: Callable[[int], bool] = lambda _raft_id: False,
+    holds: Callable[[int], str] = lambda _raft_id: "",
     timeout_ms: int = 0,
 ) -> RequestRecord:
     """The record of a new request; RequestRefused where it can't be.
 
-    `owns` says whether an instance holds data; `timeout_ms` is for requests that bring none of their own (0: for ever).
+    `holds` says in words which replicas an instance holds (empty: none); `timeout_ms` is for requests that bring none of their own (0: for ever).
     """
     if not 0 <= asked.timeout_ms <= MAX_TIMEOUT_MS:
         raise RequestRefused(INVALID, f"timeout_ms must be from 0 to {MAX_TIMEOUT_MS}, not {asked.timeout_ms}")
@@ -82,10 +83,6 @@ def create(
     kind = asked.kind
     if asked.expel:
         kind = RequestKind.LEAVE if alive(raft_id) else RequestKind.REMOVE
-        if owns(raft_id) and not asked.drain:
-            raise RequestRefused(
-                CONFLICT, f"{record.instance_id} still owns data; expel it with --drain, which moves that first"
-            )
     if kind not in OPERATORS_KINDS:
         raise RequestRefused(
             INVALID, f"an instance asks to {kind.value} by itself when it starts: trimtab run; nobody else can"
@@ -95,6 +92,8 @@ def create(
         _check_rebuild(raft_id, record, alive)
     else:
         _check_going(view, raft_id, record, kind, alive)
+        if held := holds(raft_id):
+            raise RequestRefused(CONFLICT, cannot_go(record.instance_id, held))
     return RequestRecord(
         kind,
         raft_id=raft_id,
@@ -102,6 +101,14 @@ def create(
         deadline_ms=deadline_ms,
         ignore=[_ignored(view, name, raft_id, alive) for name in dict.fromkeys(asked.ignore)],
         source=asked.source[:MAX_TEXT_CHARACTERS],
+    )
+
+
+def cannot_go(name: str, held: str) -> str:
+    """Why an instance with replicas has to stay in the cluster."""
+    return (
+        f"{name} holds {held}, and replicas can't be moved to other instances yet; keep {name} in the cluster (start it "
+        "again if it is down), or drop those tables first"
     )
 
 

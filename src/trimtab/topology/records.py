@@ -33,6 +33,7 @@ TABLETS = b"tablets/"
 VERSION_KEY = TOPOLOGY + b"version"
 FENCE_KEY = TOPOLOGY + b"fence"
 TRANSITION_KEY = TOPOLOGY + b"transition"
+CATALOG_VERSION_KEY = CATALOG + b"version"  # changes with every change of the schema, and of who holds replicas
 # Prefixes that only the system writes: clients may read and watch them.
 SYSTEM_PREFIXES = (INSTANCES, REQUESTS, TOPOLOGY, EVENTS, CATALOG, TABLETS)
 MAX_RAFT_ID = (1 << 63) - 1

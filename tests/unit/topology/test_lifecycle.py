@@ -57,12 +57,21 @@ def test_expel_leaves_when_it_lives_and_removes_when_it_is_dead() -> None:
     assert create(trio(), CreateRequest(BARRIER, "i2", expel=True), everybody, 0).raft_id == 2
 
 
-def test_expel_of_an_owner_of_data_needs_a_drain() -> None:
-    code, text = refusal(trio(), CreateRequest(LEAVE, "i2", expel=True), owns=everybody)
-    assert code == "conflict"
-    assert "--drain" in text
-    drained = CreateRequest(LEAVE, "i2", expel=True, drain=True)
-    assert create(trio(), drained, everybody, 0, owns=everybody).kind is LEAVE
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("expel", [False, True])
+def test_an_instance_that_holds_replicas_stays(expel: bool, drain: bool) -> None:
+    def holds(raft_id: int) -> str:
+        return "8 tablet replicas of shop.users (8)" if raft_id == 2 else ""
+
+    for kind, alive in ((LEAVE, everybody), (REMOVE, dead(2))):
+        code, text = refusal(trio(), CreateRequest(kind, "i2", expel=expel, drain=drain), alive, holds=holds)
+        assert code == "conflict"
+        assert text == (
+            "i2 holds 8 tablet replicas of shop.users (8), and replicas can't be moved to other instances yet; keep i2 "
+            "in the cluster (start it again if it is down), or drop those tables first"
+        )
+    assert create(trio(), CreateRequest(LEAVE, "i3", expel=expel), everybody, 0, holds=holds).kind is LEAVE
+    assert create(trio(), CreateRequest(REBUILD, "i2"), everybody, 0, holds=holds).kind is REBUILD
 
 
 def test_a_rebuild_remembers_where_to_read() -> None:
