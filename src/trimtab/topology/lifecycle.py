@@ -67,7 +67,8 @@ def create(
 ) -> RequestRecord:
     """The record of a new request; RequestRefused where it can't be.
 
-    `holds` says in words which replicas an instance holds (empty: none); `timeout_ms` is for requests that bring none of their own (0: for ever).
+    `holds` says in words which replicas an instance holds (empty: none); `timeout_ms` is for requests that bring none
+    of their own (0: for ever).
     """
     if not 0 <= asked.timeout_ms <= MAX_TIMEOUT_MS:
         raise RequestRefused(INVALID, f"timeout_ms must be from 0 to {MAX_TIMEOUT_MS}, not {asked.timeout_ms}")
@@ -107,8 +108,8 @@ def create(
 def cannot_go(name: str, held: str) -> str:
     """Why an instance with replicas has to stay in the cluster."""
     return (
-        f"{name} holds {held}, and replicas can't be moved to other instances yet; keep {name} in the cluster (start it "
-        "again if it is down), or drop those tables first"
+        f"{name} holds {held}, and replicas can't be moved to other instances yet; keep {name} in the cluster (start "
+        "it again if it is down), or drop those tables first"
     )
 
 
