@@ -6,8 +6,8 @@
     n 0 1                          the instances whose leaving this one has taken into account (see `catching_up`)
 
 They lie in the node log's store and are synced with everything else that waits. Nobody waits for that, except for a
-write at level ANY (`done`): a coordinator that ends uncleanly may lose hints, and writes whose outcome it had not heard
-yet. Therefore its next life marks every other member (`n 0 0` was still there), and members that are marked are
+write at level ANY (`stored`): a coordinator that ends uncleanly may lose hints, and writes whose outcome it had not
+heard yet. Therefore its next life marks every other member (`n 0 0` was still there), and members that are marked are
 repaired, when they return or at their leisure.
 
 Bounds: bytes and number per target, and age. What goes beyond drops all hints of the target into its mark: from then on
@@ -33,7 +33,6 @@ from trimtab.net.errors import NetError, RpcError
 from trimtab.rows import protocol
 from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWrites, WriteKind
 from trimtab.storage.mutation_log import Records
-from trimtab.storage.port import SyncDone
 from trimtab.tablets.missed import Mark
 
 PREFIX = b"n"
@@ -53,14 +52,12 @@ _LOOK_AGAIN_S = 2.0
 _POINTLESS = frozenset(("not_found", "not_here"))
 _REFUSED_FOR_GOOD = frozenset(("too_late", "invalid", "too_large"))
 
+Stored = Callable[[bool], None]
+
 _encode_hint = msgspec.msgpack.Encoder().encode
 _decode_hint = msgspec.msgpack.Decoder(ReplicaWrite).decode
 _decode_mark = msgspec.msgpack.Decoder(Mark).decode
 _decode_ids = msgspec.msgpack.Decoder(list[int]).decode
-
-
-class HintsFull(Exception):
-    """There is no room for another hint; the text says how much is kept for whom."""
 
 
 class Surroundings(Protocol):
@@ -223,28 +220,27 @@ class Hints:
 
     # Adding
 
-    def add(self, target: int, write: ReplicaWrite, done: SyncDone | None = None) -> None:
+    def add(self, target: int, write: ReplicaWrite, stored: Stored | None = None) -> None:
         """Keep a write for a replica that did not acknowledge it.
 
-        `done`, where it is given, is told when the hint is durable, or (HintsFull) that there is none.
+        `stored`, where it is given, is told once whether the hint is durable; never from within the call.
         """
         if self._closed or not self._around.is_member(target) or not 0 < target <= _MAX_TARGET:
-            if done is not None:
-                self._loop.call_soon(done, HintsFull(f"no hints are kept for instance {target}"))
+            if stored is not None:
+                self._loop.call_soon(stored, False)
             return
         queue = self._queues.setdefault(target, _Queue())
-        if done is None and queue.mark is not None and not self._around.takes_writes(target):
+        if stored is None and queue.mark is not None and not self._around.takes_writes(target):
             # It will be repaired anyway. Only the mark has to know, for a repair that may be under way.
             queue.mark = queue.mark.with_more(write.written_ms)
             self.dropped += 1
             return
         value = _BEGAN.pack(write.written_ms) + _encode_hint(write)
         if queue.count >= self._bounds.count or queue.bytes + len(value) > self._bounds.bytes:
+            if stored is not None:
+                self._loop.call_soon(stored, False)
             kept = f"{queue.count} hints of {queue.bytes} bytes"
-            if done is not None:
-                self._loop.call_soon(done, HintsFull(f"{kept} are kept for instance {target}; there is no room"))
-                return
-            self._story(f"instance {target} is away for too long: {kept} are dropped, it will have to be repaired")
+            self._story(f"instance {target} was away for too long: {kept} are dropped, it will have to be repaired")
             self._drop_all(target, queue)
             self._miss(target, write.written_ms)
             self.dropped += 1
@@ -257,7 +253,7 @@ class Hints:
         queue.bytes += len(value)
         self.added += 1
         self._records.put(
-            _key(target, number), value, partial(self._put, target, queue, len(value), write.written_ms, done)
+            _key(target, number), value, partial(self._put, target, queue, len(value), write.written_ms, stored)
         )
         self._push_soon(target)
 
@@ -267,7 +263,7 @@ class Hints:
         queue: _Queue,
         bytes_: int,
         written_ms: int,
-        done: SyncDone | None,
+        stored: Stored | None,
         error: BaseException | None,
     ) -> None:
         """A hint is durable; or it was refused, because the disk is full or the instance stops."""
@@ -277,8 +273,8 @@ class Hints:
             self.dropped += 1
             self._miss(target, written_ms)
             self._look_at_first(target, queue)
-        if done is not None:
-            done(error)
+        if stored is not None:
+            stored(error is None)
 
     def _miss(self, target: int, since_ms: int) -> None:
         """Write down that a target missed something that nobody keeps for it."""
@@ -486,6 +482,8 @@ class Hints:
         return self._records.scan(_key(target, queue.first), _key(target, queue.next))
 
     def _remove(self, queue: _Queue, key: bytes, value: bytes) -> None:
+        if _KEY.unpack(key)[1] < queue.first:
+            return  # all were dropped while this one was on its way
         self._records.delete(key)
         queue.count -= 1
         queue.bytes -= len(value)
