@@ -19,7 +19,8 @@ MAX_TOKEN = 2**63 - 1
 
 
 @cache
-def _murmur3() -> Callable[[bytes], int]:
+def murmur3_of() -> Callable[[bytes], int]:
+    """The driver's own function, for a signed number."""
     from cassandra.cmurmur3 import murmur3
 
     found: Callable[[bytes], int] = murmur3
@@ -28,10 +29,10 @@ def _murmur3() -> Callable[[bytes], int]:
 
 def token_of_bytes(partition_key: bytes) -> int:
     """The token of a serialised partition key. The least number is no token: it means "before all others"."""
-    token = _murmur3()(partition_key)
+    token = murmur3_of()(partition_key)
     return MAX_TOKEN if token == MIN_TOKEN else token
 
 
 def content_hash(value: bytes) -> bytes:
     """The last eight bytes of a version's key."""
-    return _murmur3()(value).to_bytes(HASH_BYTES, "big", signed=True)
+    return murmur3_of()(value).to_bytes(HASH_BYTES, "big", signed=True)

@@ -1,0 +1,146 @@
+"""Murmur3 of many byte strings at once: bit for bit what `hashing` computes one by one.
+
+Strings of one length go through the rounds together, a few thousand at a time so that the words stay in a core's cache.
+Strings of many lengths are done length by length; a length that few of them have is not worth it, and those are done
+one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.rows.hashing import MAX_TOKEN, MIN_TOKEN, murmur3_of
+from trimtab.rows.ragged import Ragged
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trimtab.rows.ragged import Octets
+
+    Words = NDArray[np.uint64]
+
+_BLOCK_ROWS = 4096
+_FEW = 64  # strings of one length: below, calling numpy costs more than it saves
+_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+_BLOCK_BYTES = 16
+
+
+def hashes(strings: Ragged) -> NDArray[np.int64]:
+    """The Murmur3 of each."""
+    import numpy as np
+
+    if strings.width is not None:
+        return _of_matrix(strings.matrix)
+    found = np.empty(len(strings), dtype=np.int64)
+    lengths = strings.lengths
+    order = np.argsort(lengths, kind="stable")
+    distinct, first = np.unique(lengths[order], return_index=True)
+    ends = [*first[1:].tolist(), len(order)]
+    one_by_one = []
+    for length, start, stop in zip(distinct.tolist(), first.tolist(), ends, strict=True):
+        places = order[start:stop]
+        if len(places) < _FEW:
+            one_by_one.append(places)
+        else:
+            found[places] = _of_matrix(strings.gather(strings.starts[places], length))
+    if one_by_one:
+        single = murmur3_of()
+        for at in np.concatenate(one_by_one).tolist():
+            found[at] = single(strings.bytes_at(at))
+    return found
+
+
+def tokens(partition_keys: Ragged) -> NDArray[np.int64]:
+    """The tokens of serialised partition keys."""
+    found = hashes(partition_keys)
+    found[found == MIN_TOKEN] = MAX_TOKEN
+    return found
+
+
+def _of_matrix(rows: Octets) -> NDArray[np.int64]:
+    import numpy as np
+
+    count, width = rows.shape
+    found = np.empty(count, dtype=np.uint64)
+    padded = np.zeros((min(count, _BLOCK_ROWS), width - width % _BLOCK_BYTES + _BLOCK_BYTES), dtype=np.uint8)
+    for start in range(0, count, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, count)
+        padded[: stop - start, :width] = rows[start:stop]
+        # One array a word, so that every operation runs over adjacent memory.
+        words = np.ascontiguousarray(padded[: stop - start].view("<u8").T)
+        found[start:stop] = _of_words(words.astype(np.uint64, copy=False), width)
+    return found.view(np.int64)
+
+
+def _of_words(words: Words, width: int) -> Words:
+    """The hash of strings of `width` bytes, padded with zeros to whole blocks; the words are used up."""
+    import numpy as np
+
+    count = words.shape[1]
+    c1, c2 = np.uint64(_C1), np.uint64(_C2)
+    first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    spare = np.empty(count, np.uint64)
+
+    def rotate(array: Words, bits: int) -> None:
+        np.right_shift(array, np.uint64(64 - bits), out=spare)
+        np.left_shift(array, np.uint64(bits), out=array)
+        np.bitwise_or(array, spare, out=array)
+
+    def mix(into: Words, word: Words, before: np.uint64, bits: int, after: np.uint64) -> None:
+        np.multiply(word, before, out=word)
+        rotate(word, bits)
+        np.multiply(word, after, out=word)
+        np.bitwise_xor(into, word, out=into)
+
+    def step(into: Words, bits: int, other: Words, plus: int) -> None:
+        rotate(into, bits)
+        np.add(into, other, out=into)
+        np.multiply(into, np.uint64(5), out=into)
+        np.add(into, np.uint64(plus), out=into)
+
+    whole = width // _BLOCK_BYTES
+    for block in range(whole):
+        mix(first, words[2 * block], c1, 31, c2)
+        step(first, 27, second, 0x52DCE729)
+        mix(second, words[2 * block + 1], c2, 33, c1)
+        step(second, 31, first, 0x38495AB5)
+    left = width % _BLOCK_BYTES
+    if left > 8:
+        word = words[2 * whole + 1]
+        _as_signed_bytes(word, spare)
+        mix(second, word, c2, 33, c1)
+    if left:
+        word = words[2 * whole]
+        _as_signed_bytes(word, spare)
+        mix(first, word, c1, 31, c2)
+    size = np.uint64(width)
+    np.bitwise_xor(first, size, out=first)
+    np.bitwise_xor(second, size, out=second)
+    np.add(first, second, out=first)
+    np.add(second, first, out=second)
+    for half in (first, second):
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            np.right_shift(half, np.uint64(33), out=spare)
+            np.bitwise_xor(half, spare, out=half)
+            np.multiply(half, np.uint64(factor), out=half)
+        np.right_shift(half, np.uint64(33), out=spare)
+        np.bitwise_xor(half, spare, out=half)
+    np.add(first, second, out=first)
+    return first
+
+
+def _as_signed_bytes(word: Words, spare: Words) -> None:
+    """What CQL's Murmur3 makes of the last bytes: it takes them for signed, so each negative one flips all above it.
+
+    Byte i is flipped if an odd number of the bytes below are negative, which is a running xor of their signs.
+    """
+    import numpy as np
+
+    np.right_shift(word, np.uint64(7), out=spare)
+    np.bitwise_and(spare, np.uint64(0x0101010101010101), out=spare)
+    for bits in (8, 16, 32):
+        np.bitwise_xor(spare, np.left_shift(spare, np.uint64(bits)), out=spare)
+    np.left_shift(spare, np.uint64(8), out=spare)
+    np.multiply(spare, np.uint64(0xFF), out=spare)
+    np.bitwise_xor(word, spare, out=word)

@@ -1,0 +1,260 @@
+"""Many byte strings in one array: how the columns of a batch lie in memory between Arrow and the store.
+
+Where all strings are equally long (`width`), which is the usual case for keys and for rows of numbers, they are a
+matrix and every operation is one numpy call. Where they are not, Arrow's kernels join and reorder them. Either way no
+string becomes a Python object until RocksDB wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Octets = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+# Rows that are looked at together where an operation needs index arrays: those stay within a core's cache.
+_BLOCK_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """`data[offsets[i]:offsets[i + 1]]` is string i. With a `width`, offsets are not kept: i * width would be them."""
+
+    data: Octets
+    count: int
+    width: int | None = None
+    _offsets: Offsets | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def matrix(self) -> Octets:
+        """One row a string; only where they are equally long."""
+        assert self.width is not None
+        return self.data.reshape(self.count, self.width)
+
+    @property
+    def offsets(self) -> Offsets:
+        import numpy as np
+
+        if self._offsets is not None:
+            return self._offsets
+        assert self.width is not None
+        return np.arange(self.count + 1, dtype=np.int64) * self.width
+
+    @property
+    def starts(self) -> Offsets:
+        return self.offsets[:-1]
+
+    @property
+    def lengths(self) -> Offsets:
+        import numpy as np
+
+        if self.width is not None:
+            return np.full(self.count, self.width, dtype=np.int64)
+        offsets = self.offsets
+        return offsets[1:] - offsets[:-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all strings together."""
+        if self.width is not None:
+            return self.count * self.width
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def flat(self) -> Octets:
+        """The bytes of the strings and nothing else."""
+        if self._offsets is None:
+            return self.data
+        return self.data[self._offsets[0] : self._offsets[-1]]
+
+    def slice(self, start: int, stop: int) -> Ragged:
+        """Some strings, on the same memory."""
+        if self.width is not None:
+            return Ragged(self.data[start * self.width : stop * self.width], stop - start, self.width)
+        offsets = self.offsets[start : stop + 1]
+        return varying(self.data, offsets)
+
+    def take(self, order: NDArray[Any]) -> Ragged:
+        """The strings at these places, in this order."""
+        import numpy as np
+        import pyarrow as pa
+
+        if self.width == 0:
+            return Ragged(self.data[:0], len(order), 0)
+        if self.width is not None:
+            # As one item a row: a row is then copied at once, and not byte by byte.
+            items = self.data.view(f"V{self.width}")
+            return Ragged(np.take(items, order).view(np.uint8), len(order), self.width)
+        return from_arrow(self.to_arrow().take(pa.array(order)))
+
+    def bytes_at(self, at: int) -> bytes:
+        if self.width is not None:
+            return self.data[at * self.width : (at + 1) * self.width].tobytes()
+        offsets = self.offsets
+        return self.data[offsets[at] : offsets[at + 1]].tobytes()
+
+    def to_list(self) -> list[bytes]:
+        if self.width == 0:
+            return [b""] * self.count
+        if self.width is not None:
+            # A void, and not a bytes type: numpy would cut zeros off the end of those.
+            found: list[bytes] = self.data.view(f"V{self.width}").tolist()
+            return found
+        held = self.flat().tobytes()
+        places = (self.offsets - self.offsets[0]).tolist()
+        return [held[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+
+    def lists(self, rows: int) -> Iterator[list[bytes]]:
+        """All of them as lists of so many: few enough objects at a time that memory is used again while it is warm."""
+        for start in range(0, self.count, rows):
+            yield self.slice(start, min(start + rows, self.count)).to_list()
+
+    def column(self, offset: int, width: int) -> Octets:
+        """The same few bytes of every string, as a matrix. Every string must reach that far."""
+        import numpy as np
+
+        if self.width is not None:
+            return np.ascontiguousarray(self.matrix[:, offset : offset + width])
+        return self.gather(self.starts + offset, width)
+
+    def gather(self, places: Offsets, width: int) -> Octets:
+        """`width` bytes from each of these places in `data`, as a matrix."""
+        import numpy as np
+
+        found = np.empty((len(places), width), dtype=np.uint8)
+        if not width or not len(places):
+            return found
+        # Every place of `data` as the beginning of an item: one index a row instead of one a byte.
+        windows = np.lib.stride_tricks.as_strided(self.data, (len(self.data) - width + 1, width), (1, 1), writeable=False)
+        for start in range(0, len(places), _BLOCK_ROWS):
+            stop = start + _BLOCK_ROWS
+            found[start:stop] = windows[places[start:stop]]
+        return found
+
+    def pick(self, starts: Offsets, lengths: Offsets) -> Ragged:
+        """These parts of `data` as strings of their own."""
+        import numpy as np
+
+        count = len(starts)
+        if count and int(lengths.min()) == int(lengths.max()):
+            return fixed(self.gather(starts, int(lengths[0])))
+        offsets = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        for start in range(0, count, _BLOCK_ROWS):
+            stop = min(start + _BLOCK_ROWS, count)
+            low, high = int(offsets[start]), int(offsets[stop])
+            index = np.repeat(starts[start:stop] - offsets[start:stop], lengths[start:stop])
+            index += np.arange(low, high, dtype=np.int64)
+            np.take(self.data, index, out=data[low:high])
+        return varying(data, offsets)
+
+    def to_arrow(self) -> Any:
+        """A large_binary array on the same memory."""
+        import numpy as np
+        import pyarrow as pa
+
+        offsets = pa.py_buffer(np.ascontiguousarray(self.offsets))
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), self.count, [None, offsets, pa.py_buffer(self.data)])
+
+
+def fixed(matrix: Octets) -> Ragged:
+    """One string a row of the matrix."""
+    import numpy as np
+
+    count, width = matrix.shape
+    return Ragged(np.ascontiguousarray(matrix).reshape(-1), count, width)
+
+
+def varying(data: Octets, offsets: Offsets) -> Ragged:
+    """Strings between offsets; those that turn out equally long become a matrix."""
+    count = len(offsets) - 1
+    if count <= 0:
+        return Ragged(data[:0], 0, 0)
+    lengths = offsets[1:] - offsets[:-1]
+    width = int(lengths[0])
+    if int(lengths.min()) == width == int(lengths.max()):
+        return Ragged(data[int(offsets[0]) : int(offsets[-1])], count, width)
+    return Ragged(data, count, None, offsets)
+
+
+def from_list(strings: Sequence[bytes]) -> Ragged:
+    import numpy as np
+
+    data = np.frombuffer(b"".join(strings), dtype=np.uint8)
+    lengths = list(map(len, strings))
+    if len(set(lengths)) <= 1:
+        return Ragged(data, len(strings), lengths[0] if lengths else 0)
+    return Ragged(data, len(strings), None, np.fromiter(accumulate(lengths, initial=0), np.int64, len(strings) + 1))
+
+
+def from_arrow(array: Any) -> Ragged:
+    """An Arrow array of (large) binaries or texts; null reads as empty."""
+    import numpy as np
+    import pyarrow as pa
+
+    if array.null_count:
+        array = array.fill_null(b"" if pa.types.is_large_binary(array.type) or pa.types.is_binary(array.type) else "")
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, places, held = array.buffers()
+    count = len(array)
+    if not count:
+        return Ragged(np.empty(0, np.uint8), 0, 0)
+    offsets = np.frombuffer(places, dtype=np.int64 if large else np.int32)[array.offset : array.offset + count + 1]
+    data = np.frombuffer(held, dtype=np.uint8) if held is not None else np.empty(0, np.uint8)
+    return varying(data, offsets.astype(np.int64, copy=False))
+
+
+def constant(content: bytes, count: int) -> Ragged:
+    """The same string over and over."""
+    import numpy as np
+
+    return fixed(np.broadcast_to(np.frombuffer(content, np.uint8), (count, len(content))))
+
+
+def join(parts: Sequence[Ragged | bytes]) -> Ragged:
+    """The parts of each row one after the other; bytes are the same in every row."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    count = next(len(part) for part in parts if isinstance(part, Ragged))
+    widths = [len(part) if isinstance(part, bytes) else part.width for part in parts]
+    if None not in widths:
+        matrix = np.empty((count, sum(width or 0 for width in widths)), dtype=np.uint8)
+        at = 0
+        for part, width in zip(parts, widths, strict=True):
+            assert width is not None
+            if width:
+                whole = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part.matrix
+                matrix[:, at : at + width] = whole
+            at += width
+        return Ragged(matrix.reshape(-1), count, matrix.shape[1])
+    arrays = [constant(part, count).to_arrow() if isinstance(part, bytes) else part.to_arrow() for part in parts]
+    return from_arrow(pc.binary_join_element_wise(*arrays, b""))
+
+
+def stack(blocks: Sequence[Ragged]) -> Ragged:
+    """The strings of all blocks, one block after the other."""
+    import numpy as np
+
+    if len(blocks) == 1:
+        return blocks[0]
+    data = np.concatenate([block.flat() for block in blocks])
+    widths = {block.width for block in blocks if block.count}
+    count = sum(block.count for block in blocks)
+    if len(widths) <= 1 and None not in widths:
+        return Ragged(data, count, widths.pop() if widths else 0)
+    lengths = np.concatenate([block.lengths for block in blocks])
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return varying(data, offsets)
