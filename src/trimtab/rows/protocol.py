@@ -78,11 +78,25 @@ class ChangeReply(msgspec.Struct, array_like=True, frozen=True):
     waiting: list[str] = []
 
 
+class Way(enum.IntEnum):
+    """How a cell of a multi-cell collection is written: in place of what is there, or element by element.
+
+    ADD: to a set or map, or to the end of a list. REMOVE: the elements of a set, or the keys (as a set) of a map.
+    PREPEND: to the beginning of a list.
+    """
+
+    WHOLE = 0
+    ADD = 1
+    REMOVE = 2
+    PREPEND = 3
+
+
 class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
     """Rows with the cells of the same `columns`, key columns among them; None deletes a cell.
 
     `timestamp_us` set by the client orders the write; else the coordinator stamps it, later than `after_us`. `update`:
-    the cells alone are written, and the row does not exist without them (CQL's UPDATE; else INSERT).
+    the cells alone are written, and the row does not exist without them (CQL's UPDATE; else INSERT). `ways` in step
+    with the columns; empty: all WHOLE.
     """
 
     table: int
@@ -94,10 +108,14 @@ class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
     after_us: int = 0
     ttl_s: int = 0
     update: bool = False
+    ways: list[Way] = []
 
 
 class Bound(msgspec.Struct, array_like=True, frozen=True):
-    """The end of a range of clustering keys: the first cells of one. No cells: the partition's own end."""
+    """The end of a range of clustering keys: the first cells of one. No cells: the partition's own end.
+
+    A range starts and ends in the table's own order: in a descending column it starts at the greater value.
+    """
 
     cells: list[bytes] = []
     inclusive: bool = True
@@ -259,11 +277,16 @@ class ReplicaRead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RangeRows(msgspec.Struct, array_like=True, frozen=True):
-    """Pairs in key order, merged; `more`: the limit (of rows or bytes) ended it, not the range."""
+    """Pairs in key order, merged; `more`: the limit (of rows or bytes) ended it, not the range.
+
+    `end` says where, if there is more: all rows below it were looked at, and none from it on (in reverse: all rows
+    from it on, and none below).
+    """
 
     pairs: Pairs = []
     digest: bytes = b""
     more: bool = False
+    end: bytes = b""
 
 
 class ReplicaRows(msgspec.Struct, array_like=True, frozen=True):
