@@ -5,7 +5,7 @@
     h <group u64>           HardState
     e <group u64> <index u64>   Entry
     m <position u64>        a mutation of a tablet replica (see `mutation_log`, which also keeps its own \\x00 records)
-    n, b, f ...             small durable records of others: hints, batches, flags
+    n, b, f, r ...          small durable records of others: hints, batches, flags, replicas
 
 Numbers are big endian, so that a group's entries are one range in order of index. A group exists when its `s` key
 does; that key is written with the group's first change, so the groups can be listed without touching entries.

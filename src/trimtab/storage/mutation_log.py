@@ -13,7 +13,7 @@
 
     \\x00mutations            LogRecord: id, cut position, newest incarnation
     m <position u64>         incarnation u64, then the pairs
-    n, b, f ...              records of others (`records`)
+    n, b, f, r ...           records of others (`records`)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trimtab.storage.port import Batch, Corrupt, DiskFull, StorageError, Store, 
 
 Pairs = list[bytes]  # key, value, key, value, ...
 
-RECORD_PREFIXES = (b"n", b"b", b"f")
+RECORD_PREFIXES = (b"n", b"b", b"f", b"r")
 # More than this in one batch would hold the loop for too long; the rest goes with the next.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 # What may wait for a sync. Writers are refused beyond it.
@@ -118,6 +118,7 @@ class MutationLog:
         self.id = record.id
         self.cut_position = record.cut
         self.newest_position = newest
+        self.applied_position = newest  # everything up to here was applied, or refused
         self.incarnation = record.incarnation
         self.appended = 0
         self.appended_bytes = 0
@@ -186,10 +187,10 @@ class MutationLog:
             self._call_soon(self._pump)
         return position
 
-    def next_incarnation(self) -> int:
-        """A number no other replica incarnation of this log has or had. Durable before its first mutation is."""
+    def next_incarnation(self, done: SyncDone | None = None) -> int:
+        """A number no other replica incarnation of this log has or had; not for files before `done(None)`."""
         self.incarnation += 1
-        self._stage_record()
+        self._stage_record(done)
         return self.incarnation
 
     def note_incarnation(self, incarnation: int) -> None:
@@ -345,6 +346,8 @@ class MutationLog:
                     grouped[incarnation] = [mutation]
             for group in grouped.values():
                 group[0].writer.apply(group)
+            if mutations:
+                self.applied_position = mutations[-1].position
         except Exception as failure:
             # A defect of ours, or a replica in an unknown state: nothing may be acknowledged on top of it.
             self._fatal(failure)
@@ -354,13 +357,15 @@ class MutationLog:
     def entries(self, positions: Mapping[int, int]) -> Iterator[tuple[int, int, Pairs | None]]:
         """Mutations (position, incarnation, pairs) of the given incarnations beyond the position given for each.
 
-        One pass over the log, in order of positions. What is of no interest is skipped, but every thousand of those
-        one is shown with None for its pairs, so that the reader may take a breath.
+        One pass over what is synced, in order of positions. What is of no interest is skipped, but every thousand of
+        those one is shown with None for its pairs, so that the reader may take a breath.
         """
         if not positions:
             return
+        # What is not synced yet must not be applied: its position may be given away again after a crash.
+        high = _MUTATION + _pack(self.applied_position + 1)
         skipped = 0
-        for key, value in self._log.store.scan(_MUTATION + _pack(min(positions.values()) + 1), b"n"):
+        for key, value in self._log.store.scan(_MUTATION + _pack(min(positions.values()) + 1), high):
             position = _position(key)
             if len(value) < 8:
                 raise Corrupt("the mutation log", f"the mutation at position {position} is cut short")
@@ -381,7 +386,7 @@ class MutationLog:
 
     def cut(self, position: int) -> bool:
         """Drop everything up to and including the position, which every open replica has flushed. Whether it did."""
-        position = min(position, self.newest_position)
+        position = min(position, self.applied_position)
         if position <= self.cut_position or self._closed:
             return False
         low = self.cut_position
@@ -397,9 +402,13 @@ class MutationLog:
         """Roughly what lies in the log above the cut, as far as this life has written it."""
         return self._segment_bytes + sum(size for _, size in self._segments)
 
-    def _stage_record(self) -> None:
+    def bytes_up_to(self, position: int) -> int:
+        """Roughly what a cut at this position would drop."""
+        return sum([size for last, size in self._segments if last <= position])
+
+    def _stage_record(self, done: SyncDone | None = None) -> None:
         record = LogRecord(self.id, self.cut_position, self.incarnation)
-        self.change(_RECORD_KEY, encode(record), None, None, True)
+        self.change(_RECORD_KEY, encode(record), None, done, True)
 
 
 class Records:

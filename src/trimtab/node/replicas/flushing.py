@@ -1,0 +1,142 @@
+"""When replicas bring what they hold in memory into files, and how far the log of mutations may be cut.
+
+A replica is flushed when it holds much, when all together hold too much (the one that holds most first), when it has
+held something for long, or when the log has grown and this one is what keeps it from being cut. So memory, the log and
+the time that replay takes are bounded, and a replica that is hardly ever written to does not pin the log.
+
+The log is cut below what every replica has flushed. If flushing does not keep up, writers are refused until it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from trimtab.node.replicas.replica import Replica
+from trimtab.storage.mutation_log import LogBusy, MutationLog
+from trimtab.storage.port import Corrupt, DiskFull
+
+_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class FlushBounds:
+    """`total_bytes`: of all replicas together; twice that and writers have to wait. Sizes are those of the log."""
+
+    replica_bytes: int = 8 << 20
+    total_bytes: int = 32 << 20
+    age_s: float = 60.0
+    log_bytes: int = 64 << 20
+    cut_bytes: int = 4 << 20
+    cut_every_s: float = 30.0
+
+
+class Flushing:
+    """Of all replicas of one node."""
+
+    def __init__(
+        self,
+        replicas: Callable[[], Collection[Replica]],
+        log: MutationLog,
+        bounds: FlushBounds,
+        *,
+        may_cut: Callable[[], bool],
+        now: Callable[[], float],
+        call_soon: Callable[[Callable[[], None]], object],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.bounds = bounds
+        self.flushes = 0
+        self.unflushed_bytes = 0
+        self.refused = 0
+        self._replicas = replicas
+        self._log = log
+        self._may_cut = may_cut
+        self._now = now
+        self._call_soon = call_soon
+        self._fatal = fatal
+        self._looking = False
+        self._cut_at = now()
+        self._closed = False
+
+    def wrote(self, replica: Replica, size_bytes: int) -> None:
+        """So much more is in memory only."""
+        self.unflushed_bytes += size_bytes
+        if replica.unflushed_bytes >= self.bounds.replica_bytes or self.unflushed_bytes >= self.bounds.total_bytes:
+            self._look_soon()
+
+    def refusal(self) -> LogBusy | None:
+        if self.unflushed_bytes < 2 * self.bounds.total_bytes:
+            return None
+        self.refused += 1
+        return LogBusy(f"{self.unflushed_bytes} bytes wait to be brought into files; slow down and try again")
+
+    def tick(self) -> None:
+        """Now and then: look at ages, and cut the log."""
+        self._look()
+        self._cut()
+        self._log.nudge()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _look_soon(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self._closed:
+            return
+        for _ in range(_AT_ONCE - sum(each.flushing for each in self._replicas())):
+            replica = self._next()
+            if replica is None:
+                return
+            self.flushes += 1
+            replica.flush(self._flushed)
+
+    def _next(self) -> Replica | None:
+        """The replica that is to be flushed before others; None: none needs to be."""
+        bounds = self.bounds
+        able = [
+            each
+            for each in self._replicas()
+            if each.unflushed_since is not None and not (each.flushing or each.closed or each.stalled or each.held)
+        ]
+        self.unflushed_bytes = sum([each.unflushed_bytes for each in self._replicas()])
+        if not able:
+            return None
+        being_flushed = sum([each.unflushed_bytes for each in self._replicas() if each.flushing])
+        largest = max(able, key=lambda each: each.unflushed_bytes)
+        if largest.unflushed_bytes >= bounds.replica_bytes:
+            return largest
+        if self.unflushed_bytes - being_flushed >= bounds.total_bytes:
+            return largest
+        oldest = min(able, key=lambda each: each.unflushed_since or 0.0)
+        if self._now() - (oldest.unflushed_since or 0.0) >= bounds.age_s:
+            return oldest
+        if self._log.bytes >= bounds.log_bytes:
+            return min(able, key=lambda each: each.flushed_position)
+        return None
+
+    def _flushed(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        if error is not None and not isinstance(error, DiskFull | Corrupt):
+            # A full disk and damage have been told to the shelf; anything else is a device that fails.
+            self._fatal(error)
+            return
+        self._cut()
+        self._look()
+
+    def _cut(self) -> None:
+        if not self._may_cut():
+            return
+        pinned = [each.flushed_position for each in self._replicas() if each.unflushed]
+        position = min(pinned, default=self._log.applied_position)
+        # Each cut leaves a mark in the log's store that readers step over; so there are few.
+        now = self._now()
+        if self._log.bytes_up_to(position) >= self.bounds.cut_bytes or now - self._cut_at >= self.bounds.cut_every_s:
+            self._cut_at = now
+            self._log.cut(position)

@@ -1,0 +1,407 @@
+"""One tablet replica: a store without a write-ahead log, fed by the node's log of mutations.
+
+    write -> log -> sync -> apply (visible) -> done
+
+- A write is visible, and acknowledged, only after the sync that covers it, in the order of positions.
+- Every applied batch holds the position it reaches, so what is found after a crash (a prefix of the batches) says by
+  itself where replay has to begin. The position belongs to this *incarnation*: the record in the store says which log
+  and which number; a position of another log means nothing here.
+- OPEN: reads and writes. REBUILDING: writes only; rows are missing until it was repaired from enough others. The state
+  is in the store, so a crash does not forget that rows are missing.
+- Damage that is met while reading is told to the shelf, which takes the replica away (see `quarantine`).
+- A store that ran out of space takes nothing until it is opened again and what it lost is replayed from the log.
+
+Keys b"\\x00" (position) and b"\\x00\\x00" (record) sort below the keys of rows, which begin with 8 bytes of a token.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from trimtab.node.answering import Refused
+from trimtab.storage.mutation_log import Mutation, MutationLog, Pairs
+from trimtab.storage.port import Corrupt, DiskFull, StorageError, Store, SyncDone
+
+FORMAT = 1
+POSITION_KEY = b"\x00"
+META_KEY = b"\x00\x00"
+# Everything below is the replica's own. No token is that small: the smallest stands for the greatest.
+FIRST_KEY = bytes(8)
+# Token, at least one byte of key, section, tail.
+_MIN_KEY_BYTES = 8 + 1 + 1 + 17
+_PUT = 2
+_KIND_AT = -9
+_PAST_TAIL = b"\xff" * 18
+# From this many versions on a row is worth folding before others; beyond the second nobody wants to read it.
+HOT_VERSIONS = 16
+_MAX_VERSIONS = 1 << 20
+_MAX_HOT = 1024
+
+_u64 = struct.Struct(">Q")
+
+
+class ReplicaState(enum.Enum):
+    OPEN = "open"
+    REBUILDING = "rebuilding"
+
+
+class ReplicaMeta(msgspec.Struct, frozen=True, array_like=True):
+    """What a replica's store says about itself."""
+
+    format: int
+    table: int
+    tablet: int
+    generation: int
+    incarnation: int
+    log_id: int
+    state: ReplicaState = ReplicaState.OPEN
+    repaired_through_ms: int = 0
+
+
+encode_meta = msgspec.msgpack.Encoder().encode
+_decode_meta = msgspec.msgpack.Decoder(ReplicaMeta).decode
+
+
+class Surroundings(Protocol):
+    """What a replica tells of, and asks of, whoever keeps it."""
+
+    def wrote(self, replica: Replica, size_bytes: int) -> None:
+        """So much more of it is only in memory."""
+        ...
+
+    def full(self, replica: Replica) -> None:
+        """Its store ran out of space and has to be recovered."""
+        ...
+
+    def damaged(self, replica: Replica, error: Corrupt) -> None:
+        """Its files are damaged."""
+        ...
+
+    def refusal(self) -> BaseException | None:
+        """Why no replica takes writes now: too much is unflushed, say."""
+        ...
+
+    def now(self) -> float: ...
+
+
+def read_meta(store: Store, name: str) -> ReplicaMeta | None:
+    """The record of a store; None when it has none. Corrupt when it can't be understood."""
+    value = store.get(META_KEY)
+    if value is None:
+        return None
+    try:
+        meta = _decode_meta(value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(name, f"the replica's record can't be decoded: {error}") from error
+    if meta.format != FORMAT:
+        raise StorageError(
+            f"{name} has format {meta.format}; this program knows format {FORMAT}. "
+            "Start it with the program that wrote it, or upgrade in steps of one minor version"
+        )
+    return meta
+
+
+def read_position(store: Store, name: str) -> int:
+    value = store.get(POSITION_KEY)
+    if value is None:
+        return 0
+    if len(value) != 8:
+        raise Corrupt(name, f"the replica's position has {len(value)} bytes instead of 8")
+    return int(_u64.unpack(value)[0])
+
+
+def write_meta(store: Store, meta: ReplicaMeta, position: int) -> None:
+    batch = store.batch()
+    batch.put(META_KEY, encode_meta(meta))
+    batch.put(POSITION_KEY, _u64.pack(position))
+    store.write(batch)
+
+
+class Replica:
+    """See the module's text. Made by the shelf, from an open store."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        meta: ReplicaMeta,
+        position: int,
+        log: MutationLog,
+        around: Surroundings,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.meta = meta
+        self.table = meta.table
+        self.tablet = meta.tablet
+        self.generation = meta.generation
+        self.incarnation = meta.incarnation
+        self.position = position
+        self.flushed_position = position
+        self.unflushed_bytes = 0
+        self.unflushed_since: float | None = None
+        self.flushing = False
+        self.closed = False
+        self.stalled: BaseException | None = None
+        self.applied_writes = 0
+        # Partitions above the limit, by the token their keys begin with; and rows that readers found long.
+        self.oversized: dict[bytes, list[tuple[bytes, int]]] = {}
+        self.hot: dict[bytes, None] = {}
+        self._log = log
+        self._around = around
+        self._call_soon = call_soon
+        self._held: list[Mutation] | None = None
+
+    @property
+    def state(self) -> ReplicaState:
+        return self.meta.state
+
+    @property
+    def readable(self) -> bool:
+        """Whether its rows are all there, as far as it knows. Repair reads it nevertheless."""
+        return self.meta.state is ReplicaState.OPEN and not self.closed
+
+    @property
+    def repaired_through_ms(self) -> int:
+        return self.meta.repaired_through_ms
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes on disk and in memory."""
+        return 0 if self.closed else self.store.approximate_bytes()
+
+    @property
+    def title(self) -> str:
+        return f"tablet {self.tablet} of table {self.table}"
+
+    # Writing
+
+    def write(self, pairs: Pairs, done: SyncDone) -> None:
+        """Put the pairs: `done(None)` when they are durable and visible, else `done(error)`; never within this call."""
+        refusal = self._refusal(pairs)
+        if refusal is not None:
+            self._call_soon(partial(done, refusal))
+        else:
+            self._log.append(self, pairs, done)
+
+    def apply(self, mutations: list[Mutation]) -> None:
+        """The log has synced these."""
+        if self._held is not None and not self.closed:
+            self._held.extend(mutations)
+            return
+        error: BaseException | None = self.stalled
+        if self.closed:
+            error = self._gone()
+        if error is None:
+            error = self._apply(
+                (mutation.pairs for mutation in mutations),
+                mutations[0].position,
+                mutations[-1].position,
+                sum([mutation.bytes for mutation in mutations]),
+            )
+        self.applied_writes += len(mutations)
+        for mutation in mutations:
+            mutation.done(error)
+
+    def replay(self, entries: Sequence[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
+        """Apply what the log holds of it at the positions `first` to `last`."""
+        return self._apply(entries, first, last, size_bytes)
+
+    def rewrite(self, deletes: Iterable[bytes], puts: Pairs) -> bool:
+        """Replace versions by what they fold to, in one batch. False: not now."""
+        if self.closed or self.stalled is not None or self._held is not None:
+            return False
+        batch = self.store.batch()
+        for key in deletes:
+            batch.delete(key)
+        size = 0
+        for place in range(0, len(puts), 2):
+            batch.put(puts[place], puts[place + 1])
+            size += len(puts[place]) + len(puts[place + 1])
+        batch.put(POSITION_KEY, _u64.pack(self.position))
+        if self._write(batch) is not None:
+            return False
+        self._grew(size + 32 * len(batch), self._log.applied_position)
+        return True
+
+    def change_meta(self, *, state: ReplicaState | None = None, repaired_through_ms: int | None = None) -> bool:
+        """Write down what became true of it. A crash may forget it, which costs a repair and nothing else."""
+        changed = self.meta
+        if state is not None:
+            changed = msgspec.structs.replace(changed, state=state)
+        if repaired_through_ms is not None and repaired_through_ms > changed.repaired_through_ms:
+            changed = msgspec.structs.replace(changed, repaired_through_ms=repaired_through_ms)
+        if changed == self.meta:
+            return True
+        if self.closed or self.stalled is not None or self._held is not None:
+            return False
+        batch = self.store.batch()
+        batch.put(META_KEY, encode_meta(changed))
+        if self._write(batch) is not None:
+            return False
+        self.meta = changed
+        self._grew(64, self._log.applied_position)
+        return True
+
+    def hold(self) -> None:
+        """Let what is synced wait, until `release`: its files are being copied at a known position."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self.apply(held)
+
+    @property
+    def held(self) -> bool:
+        return self._held is not None
+
+    def _refusal(self, pairs: Pairs) -> BaseException | None:
+        if self.closed:
+            return self._gone()
+        if self.stalled is not None:
+            return self.stalled
+        if len(pairs) % 2 or not pairs:
+            return Refused("invalid", "a write has as many keys as values, and at least one")
+        for place in range(0, len(pairs), 2):
+            key = pairs[place]
+            if len(key) < _MIN_KEY_BYTES:
+                return Refused("invalid", f"{key!r} is no key of a row")
+            if self.oversized and key[_KIND_AT] == _PUT and key[:8] in self.oversized:
+                for prefix, size in self.oversized[key[:8]]:
+                    if key.startswith(prefix):
+                        text = f"a partition of {self.title} has {size} bytes, more than one may have; delete from it"
+                        return Refused("too_large", text)
+        return self._around.refusal()
+
+    def _apply(self, entries: Iterable[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
+        batch = self.store.batch()
+        put = batch.put
+        for pairs in entries:
+            if len(pairs) == 2:
+                put(pairs[0], pairs[1])
+            else:
+                deque(map(put, pairs[::2], pairs[1::2]), maxlen=0)
+        put(POSITION_KEY, _u64.pack(last))
+        error = self._write(batch)
+        if error is None:
+            self.position = last
+            self._grew(size_bytes, first - 1)
+        return error
+
+    def _write(self, batch: object) -> BaseException | None:
+        try:
+            self.store.write(batch)  # type: ignore[arg-type]
+        except DiskFull as error:
+            self.stalled = error
+            self._around.full(self)
+            return error
+        except Corrupt as error:
+            self._around.damaged(self, error)
+            return error
+        return None
+
+    def _grew(self, size_bytes: int, before: int) -> None:
+        self.unflushed_bytes += size_bytes
+        if self.unflushed_since is None:
+            # All it had was in files, so it needs nothing of the log from before this.
+            self.flushed_position = max(self.flushed_position, before)
+            self.unflushed_since = self._around.now()
+        self._around.wrote(self, size_bytes)
+
+    # Reading
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with low <= key < high, as they are now. Corrupt: the replica goes into quarantine."""
+        if self.closed:
+            raise self._gone()
+        try:
+            found = self.store.scan(max(low, FIRST_KEY), high, reverse=reverse)
+        except Corrupt as error:
+            self._around.damaged(self, error)
+            raise
+        return self._guarded(found)
+
+    def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first pairs of a scan, at once."""
+        if self.closed:
+            raise self._gone()
+        try:
+            return self.store.read(max(low, FIRST_KEY), high, limit)
+        except Corrupt as error:
+            self._around.damaged(self, error)
+            raise
+
+    def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
+        """Every version of one row, newest first."""
+        found = self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
+        if len(found) >= HOT_VERSIONS:
+            self.note_hot(row_key)
+        return found
+
+    def note_hot(self, row_key: bytes) -> None:
+        """A reader met a row with many versions: fold it before others."""
+        if len(self.hot) < _MAX_HOT:
+            self.hot[row_key] = None
+
+    def _guarded(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from found
+        except Corrupt as error:
+            self._around.damaged(self, error)
+            raise
+
+    # Flushing
+
+    @property
+    def unflushed(self) -> bool:
+        """Whether the log is needed for it: something of it is in memory only."""
+        return self.unflushed_since is not None or self._held is not None or self.stalled is not None
+
+    def flush(self, done: SyncDone) -> None:
+        """Bring what is in memory into files, off the loop. One at a time."""
+        assert not self.flushing, f"{self.name} is being flushed already"
+        position, size, since = self.position, self.unflushed_bytes, self._around.now()
+        self.flushing = True
+
+        def flushed(error: BaseException | None) -> None:
+            self.flushing = False
+            if error is None:
+                self.flushed_position = max(self.flushed_position, position)
+                self.unflushed_bytes -= size
+                self.unflushed_since = since if self.unflushed_bytes > 0 else None
+            elif isinstance(error, DiskFull):
+                self.stalled = error
+                self._around.full(self)
+            elif isinstance(error, Corrupt):
+                self._around.damaged(self, error)
+            done(error)
+
+        self.store.start_flush(flushed)
+
+    def recovered(self, position: int) -> None:
+        """Its store was opened again: what it holds reaches `position`, and the rest is about to be replayed."""
+        self.position = self.flushed_position = position
+        self.unflushed_bytes = 0
+        self.unflushed_since = None
+
+    def close(self) -> None:
+        """Take and show nothing any more; what waits is told so. The store is the caller's to close."""
+        if self.closed:
+            return
+        self.closed = True
+        held, self._held = self._held, None
+        if held:
+            self.apply(held)
+
+    def _gone(self) -> Refused:
+        return Refused("not_ready", f"the replica of {self.title} was closed; try again")
