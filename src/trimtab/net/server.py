@@ -104,6 +104,11 @@ class Request:
         return self._connection.peer
 
     @property
+    def connection(self) -> object:
+        """What all requests that come on the same connection share, and no others."""
+        return self._connection
+
+    @property
     def protocol(self) -> int:
         """The protocol version negotiated with this peer."""
         return self._connection.protocol

@@ -120,10 +120,15 @@ class Serving:
         self._check_fence(version)
         self._without_lease(False)
 
-    @property
-    def routes(self) -> bool:
-        """Whether this instance may route writes, and reads above ONE: it holds a lease and is not closing."""
-        return not self.closed and self._lease_left_ms() > 0
+    def route(self, *, may_be_stale: bool = False) -> bool:
+        """Let this instance route a request, or Refused; whether the answer must be marked as possibly stale.
+
+        Barriers don't wait for whoever is Offline or has not caught up yet. Such a one has no lease, and must not route
+        by what may be an old topology.
+        """
+        if self.closed:
+            raise Refused("not_ready", self.closed)
+        return self._without_lease(may_be_stale)
 
     def takes_writes(self, raft_id: int) -> bool:
         """Whether an instance may take writes, as far as the topology tells."""
@@ -175,8 +180,6 @@ class Serving:
         return await self._route(request, target, asked.deadline)
 
     async def _route(self, request: ProbeRequest, target: int, deadline: float) -> bytes:
-        # Barriers don't wait for whoever is Offline or has not caught up yet. Such a one has no lease, and must not
-        # route by what may be an old topology.
         self._without_lease(request.level is Level.ONE)
         stamped = msgspec.structs.replace(request, target=target, version=self._view.version)
         token = self._open.open(stamped.version)

@@ -9,25 +9,16 @@ Routes are remembered until the topology or the catalog has another version.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from trimtab.node.answering import Refused
 from trimtab.node.router import refusals
 from trimtab.tablets.consistency import ANYWHERE, Level, count_by_dc, needed
 from trimtab.tablets.domains import domain_of
 from trimtab.tablets.selectors import ReplicaSets
+from trimtab.tablets.view import TableView
 from trimtab.topology.view import View
 
 _MAX_REMEMBERED = 100_000
-
-
-class Tablets(Protocol):
-    """What a router needs of the tables' view."""
-
-    @property
-    def version(self) -> int: ...
-
-    def sets(self, table: int, tablet: int) -> ReplicaSets: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +50,7 @@ class ReadRoute:
 class Routes:
     """Of one instance, which is in a data centre of its own."""
 
-    def __init__(self, raft_id: int, view: View, tables: Tablets) -> None:
+    def __init__(self, raft_id: int, view: View, tables: TableView) -> None:
         self._raft_id = raft_id
         self._view = view
         self._tables = tables
@@ -70,7 +61,7 @@ class Routes:
 
     def stamp(self) -> tuple[int, int]:
         """The versions of topology and catalog that requests are routed by now."""
-        return self._view.version, self._tables.version
+        return self._view.version, self._tables.catalog.version
 
     def dc_of(self, raft_id: int) -> str:
         self._refresh()
@@ -79,6 +70,13 @@ class Routes:
     @property
     def own_dc(self) -> str:
         return self.dc_of(self._raft_id)
+
+    def exists(self, table: int, tablet: int) -> bool:
+        try:
+            self._tables.sets(table, tablet)
+        except LookupError:
+            return False
+        return True
 
     def write(self, table: int, tablet: int, level: Level) -> WriteRoute:
         """Where a write goes; Refused where there is no such tablet."""
@@ -122,7 +120,7 @@ class Routes:
         return tuple(quotas)
 
     def _refresh(self) -> None:
-        at = self._view.version, self._tables.version
+        at = self._view.version, self._tables.catalog.version
         if at == self._at and len(self._writes) + len(self._reads) < _MAX_REMEMBERED:
             return
         self._at = at

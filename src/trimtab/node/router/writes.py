@@ -2,7 +2,7 @@
 
 A write is a set of pairs for one tablet. It goes to all replicas that can be reached, whatever the level; the level
 says only how many must have synced and applied it before the client is told that it is done, in each set of replicas
-where a tablet has several. Whoever does not acknowledge gets a hint, so the level also never says how many will have it.
+where a tablet has several. Whoever does not acknowledge gets a hint, so the level never says how many will have it.
 
 That too few replicas are reachable is said before anything is sent (`unavailable`). Afterwards the outcome of a write
 that failed or ran out of time is unknown, and it stays under way here until every replica has answered or its time is
@@ -24,6 +24,7 @@ from trimtab.node.router.routes import Quota, Routes, WriteRoute
 from trimtab.node.serving import Serving
 from trimtab.node.waits import Waits
 from trimtab.rows.protocol import Failed, ReplicaWrite
+from trimtab.storage.port import SyncDone
 from trimtab.tablets.consistency import Level
 from trimtab.topology.barriers import OpenRequests
 
@@ -35,9 +36,9 @@ _UNKNOWN = (NO_ANSWER, NOT_SENT)
 
 
 class Hints(Protocol):
-    """Where writes are kept for replicas that missed them. `stored`: told whether it is durable."""
+    """Where writes are kept for replicas that missed them. `done`: told when it is durable, or why it is not kept."""
 
-    def add(self, target: int, write: ReplicaWrite, stored: Callable[[bool], None] | None = None) -> None: ...
+    def add(self, target: int, write: ReplicaWrite, done: SyncDone | None = None) -> None: ...
 
 
 class OwnReplicas(Protocol):
@@ -88,12 +89,13 @@ class Writes:
 
     def check(self, writes: Sequence[ReplicaWrite], level: Level) -> tuple[Refused | None, list[WriteRoute]]:
         """The routes, and whether it is known already that they can't reach the level."""
-        if not self._serving.routes:
-            text = "this instance holds no lease or is shutting down, so it can't route writes; ask another"
-            return Refused(refusals.UNAVAILABLE, text, refusals.numbers(required=1, alive=0)), []
         routes = []
-        for write in writes:
-            route = self._routes.write(write.table, write.tablet, level)
+        try:
+            self._serving.route()
+            found = [self._routes.write(write.table, write.tablet, level) for write in writes]
+        except Refused as refused:
+            return refused, []
+        for route in found:
             if level is not Level.ANY:
                 for quota in route.quotas:
                     alive = sum(1 for raft_id in quota.members if self.alive(raft_id))
@@ -101,6 +103,10 @@ class Writes:
                         return refusals.unavailable(level, quota.count, alive, quota.where), []
             routes.append(route)
         return None, routes
+
+    def of_known_tables(self, writes: Sequence[ReplicaWrite]) -> list[ReplicaWrite]:
+        """Without those of tables that were dropped."""
+        return [write for write in writes if self._routes.exists(write.table, write.tablet)]
 
     def alive(self, raft_id: int) -> bool:
         """Whether a replica there can be expected to take a write."""
@@ -230,11 +236,11 @@ class TabletWrite:
         else:
             writes.hints.add(raft_id, self._write)
 
-    def _hint_stored(self, durable: bool) -> None:
+    def _hint_stored(self, error: BaseException | None) -> None:
         self._hints_on_the_way -= 1
         if self._done is None:
             return
-        if durable:
+        if error is None:
             self._conclude(None)
         else:
             self._look_for_hope()

@@ -1,0 +1,65 @@
+"""The RPC door for rows: data.put, data.delete, data.batch, data.get, data.slice and data.scan.
+
+It decodes, lets the overload limits judge, and gives the request to the executor; the answer goes out the moment it is
+there. A request whose asker has gone is carried on: a write that was sent can't be called back, and is worth finishing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from trimtab.net.server import Handler, Request
+from trimtab.node.answering import DEFAULT_DEADLINE_S, Refused
+from trimtab.node.router import refusals
+from trimtab.node.router.executor import Answer, Executor
+from trimtab.node.router.overload import Overload
+from trimtab.rows import protocol
+
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    protocol.PUT: protocol.decode_put,
+    protocol.DELETE: protocol.decode_delete,
+    protocol.BATCH: protocol.decode_batch,
+    protocol.GET: protocol.decode_get,
+    protocol.SLICE: protocol.decode_slice,
+    protocol.SCAN: protocol.decode_scan,
+}
+
+
+class RowsDoor:
+    """Of one node."""
+
+    def __init__(self, executor: Executor, overload: Overload) -> None:
+        self._executor = executor
+        self._overload = overload
+        self._loop = asyncio.get_running_loop()
+
+    def handlers(self) -> dict[str, Handler]:
+        return dict.fromkeys(_DECODERS, self.take)
+
+    def take(self, request: Request) -> None:
+        size = len(request.body)
+        connection = request.connection
+        refused = self._overload.enter(connection, size)
+        if refused is not None:
+            request.fail(refused.code, refused.text, refused.details)
+            return
+        try:
+            asked = _DECODERS[request.method](request.body)
+        except msgspec.DecodeError as error:
+            self._overload.leave(connection, size)
+            request.fail(refusals.INVALID, f"the body of {request.method} can't be read: {error}")
+            return
+        deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
+
+        def done(answer: Answer) -> None:
+            self._overload.leave(connection, size)
+            if isinstance(answer, Refused):
+                request.fail(answer.code, answer.text, answer.details)
+            else:
+                request.reply(protocol.encode(answer))
+
+        self._executor.execute(asked, deadline, done)

@@ -1,0 +1,361 @@
+"""Where requests for this node's own replicas come in: from other routers, and from its own without a network.
+
+The order of things is what the promises rest on. A request that was routed by a newer topology or catalog than this
+node knows waits until it knows it. The gate judges it (fence, grade, lease). A write is judged by its age and stamps:
+one that began longer ago than a hint lives may be of something whose deletion is forgotten already, and one from the
+future would win over everything written until then. Only then it goes to the replica; and when it is synced and
+applied, the gate judges once more before it is acknowledged.
+
+A message of writes is answered when its last one is, in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from trimtab.net.hello import Hello
+from trimtab.net.server import Handler, Request
+from trimtab.node.answering import DEFAULT_DEADLINE_S, Refused
+from trimtab.node.router import refusals
+from trimtab.node.router.parcels import NO_ANSWER, Answered
+from trimtab.node.router.replica_reads import Readable, read_ranges
+from trimtab.node.router.schemas import Schemas
+from trimtab.node.serving import Serving
+from trimtab.node.waits import WaitedTooLong, Waits
+from trimtab.rows import protocol
+from trimtab.rows.protocol import (
+    Failed,
+    Pairs,
+    ReplicaRead,
+    ReplicaRows,
+    ReplicaWrite,
+    ReplicaWrites,
+    ReplicaWritten,
+    WriteKind,
+)
+from trimtab.storage.mutation_log import LogBusy
+from trimtab.storage.port import Corrupt, DiskFull, SyncDone
+from trimtab.tablets.clock import HybridClock, SkewRefused
+from trimtab.tablets.consistency import Level
+from trimtab.tablets.missed import refusal_of_age
+from trimtab.topology.view import View
+
+NOT_HERE = "not_here"
+TOO_LATE = "too_late"
+SKEW = "skew"
+MAX_TASKS = 2_000
+MAX_OPEN_WAIT_S = 5.0
+_MARGIN_S = 0.02
+_TAIL_BYTES = 17
+_STAMP_END = -9
+_MAX_U64 = (1 << 64) - 1
+_SIGN = 1 << 63
+STALE_LEVELS = frozenset((Level.ONE, Level.LOCAL_ONE))
+
+
+class Replica(Readable, Protocol):
+    """A replica, as requests see it."""
+
+    def write(self, pairs: Pairs, done: SyncDone) -> None: ...
+
+
+class Replicas(Protocol):
+    """The replicas that this node holds."""
+
+    def get(self, table: int, tablet: int) -> Replica | None: ...
+
+    async def opened(self, table: int, tablet: int, deadline: float) -> Replica: ...
+
+
+@dataclass(frozen=True)
+class Ages:
+    """How old a write may be and how far ahead a stamp."""
+
+    hint_life_ms: int = 10_800_000
+    max_skew_ms: int = 500
+
+
+class ReplicaDoor:
+    """Of one node. `trusted`: whether a message may claim to come from a member. `complain`: tells operators."""
+
+    def __init__(
+        self,
+        raft_id: int,
+        view: View,
+        schemas: Schemas,
+        replicas: Replicas,
+        serving: Serving,
+        waits: Waits,
+        clock: HybridClock,
+        ages: Ages,
+        *,
+        wall_ms: Callable[[], int],
+        trusted: Callable[[Hello], bool],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._raft_id = raft_id
+        self._view = view
+        self._schemas = schemas
+        self._replicas = replicas
+        self._serving = serving
+        self._waits = waits
+        self._clock = clock
+        self._ages = ages
+        self._wall_ms = wall_ms
+        self._trusted = trusted
+        self._complain = complain
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.refused_stamps = 0
+
+    def handlers(self) -> dict[str, Handler]:
+        return {protocol.REPLICA_WRITE: self.take_writes, protocol.REPLICA_READ: self.take_read}
+
+    def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    # Writes
+
+    def take_writes(self, request: Request) -> None:
+        """A parcel of another router."""
+        if not self._trusted(request.peer):
+            request.fail("not_member", "only members write to replicas")
+            return
+        try:
+            message = protocol.decode_replica_writes(request.body)
+        except msgspec.DecodeError as error:
+            request.fail(refusals.INVALID, f"the body of {request.method} can't be read: {error}")
+            return
+        if self._knows(message.topology, message.catalog):
+            self._take(request, message)
+        else:
+            self._later(self._take_when_known(request, message), request)
+
+    def write(self, write: ReplicaWrite, topology: int, deadline: float, answered: Answered) -> None:
+        """A write of this node's own router, who has checked its stamps; answered never from within the call."""
+        try:
+            self._serving.admit_write(topology)
+        except Refused as refused:
+            self._loop.call_soon(answered, self._raft_id, Failed(refused.code, refused.text))
+            return
+        replica = self._replicas.get(write.table, write.tablet)
+        if replica is None:
+            finished = partial(self._acknowledge, topology, partial(answered, self._raft_id))
+            if not self._later(self._write_when_open(write, deadline, finished)):
+                failed = Failed(refusals.OVERLOADED, "too many requests wait for replicas to open")
+                self._loop.call_soon(answered, self._raft_id, failed)
+            return
+        replica.write(write.pairs, partial(self._acknowledge, topology, partial(answered, self._raft_id)))
+
+    def _take(self, request: Request, message: ReplicaWrites) -> None:
+        try:
+            self._serving.admit_write(message.topology)
+        except Refused as refused:
+            request.fail(refused.code, refused.text)
+            return
+        if not message.writes:
+            request.reply(protocol.encode(ReplicaWritten([])))
+            return
+        deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
+        parcel = _Parcel(request, len(message.writes))
+        for position, write in enumerate(message.writes):
+            finished = partial(self._acknowledge, message.topology, partial(parcel.one_done, position))
+            failure = self._judge(write)
+            if failure is not None:
+                parcel.one_done(position, failure)
+                continue
+            replica = self._replicas.get(write.table, write.tablet)
+            if replica is not None:
+                replica.write(write.pairs, finished)
+            elif not self._later(self._write_when_open(write, deadline, finished)):
+                parcel.one_done(position, Failed(refusals.OVERLOADED, "too many requests wait for replicas to open"))
+
+    def _judge(self, write: ReplicaWrite) -> Failed | None:
+        """Whether a write is too old, or from the future."""
+        pairs, now_ms, ages = write.pairs, self._wall_ms(), self._ages
+        if len(pairs) % 2 or not pairs:
+            return Failed(refusals.INVALID, "a write has as many keys as values, and at least one")
+        too_late = refusal_of_age(write.written_ms, now_ms, ages.hint_life_ms, ages.max_skew_ms)
+        if too_late is not None:
+            return Failed(TOO_LATE, too_late)
+        if write.kind is WriteKind.FRESH:
+            # Inverted stamps: the least is the newest.
+            least = min(key[-_TAIL_BYTES:_STAMP_END] for key in pairs[::2])
+            stamp_us = (_MAX_U64 - int.from_bytes(least)) - _SIGN
+            try:
+                self._clock.observe(stamp_us, now_ms * 1000)
+            except SkewRefused as error:
+                self.refused_stamps += 1
+                self._complain(f"a write was refused: {error}")
+                return Failed(SKEW, str(error))
+        return None
+
+    def _acknowledge(
+        self, topology: int, answered: Callable[[Failed | None], None], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            answered(failure_of(error))
+            return
+        try:
+            self._serving.release_write(topology)
+        except Refused as refused:
+            answered(Failed(refused.code, refused.text))
+            return
+        answered(None)
+
+    async def _take_when_known(self, request: Request, message: ReplicaWrites) -> None:
+        if await self._known(request, message.topology, message.catalog):
+            self._take(request, message)
+
+    async def _write_when_open(self, write: ReplicaWrite, deadline: float, finished: SyncDone) -> None:
+        try:
+            replica = await self._open(write.table, write.tablet, deadline)
+        except Refused as refused:
+            finished(refused)
+            return
+        replica.write(write.pairs, finished)
+
+    # Reads
+
+    def take_read(self, request: Request) -> None:
+        """A read of another router."""
+        if not self._trusted(request.peer):
+            request.fail("not_member", "only members read from replicas")
+            return
+        try:
+            read = protocol.decode_replica_read(request.body)
+        except msgspec.DecodeError as error:
+            request.fail(refusals.INVALID, f"the body of {request.method} can't be read: {error}")
+            return
+        replica = self._replicas.get(read.table, read.tablet)
+        if replica is None or not self._knows(read.topology, read.catalog):
+            self._later(self._read_when_known(request, read), request)
+        else:
+            self._answer_read(request, read, replica)
+
+    def read(self, read: ReplicaRead) -> ReplicaRows:
+        """A read of this node's own router; Refused."""
+        replica = self._replicas.get(read.table, read.tablet)
+        if replica is None:
+            raise Refused(NOT_HERE, f"the replica of tablet {read.tablet} of table {read.table} is not open here")
+        return self._read(read, replica)
+
+    def ready(self, table: int, tablet: int) -> bool:
+        """Whether a read of this node's own replica may be tried."""
+        replica = self._replicas.get(table, tablet)
+        return replica is not None and replica.readable
+
+    def _read(self, read: ReplicaRead, replica: Replica) -> ReplicaRows:
+        may_be_stale = read.level in STALE_LEVELS
+        stale = self._serving.admit_read(read.topology, may_be_stale=may_be_stale)
+        if not replica.readable:
+            text = f"the replica of tablet {read.tablet} of table {read.table} is being rebuilt; ask another"
+            raise Refused("not_ready", text)
+        try:
+            ranges = read_ranges(replica, self._schemas.layout(read.table), read)
+        except Corrupt as error:
+            raise Refused(refusals.CORRUPT, str(error)) from error
+        return ReplicaRows(ranges, self._serving.release_read(read.topology, may_be_stale=may_be_stale) or stale)
+
+    def _answer_read(self, request: Request, read: ReplicaRead, replica: Replica) -> None:
+        try:
+            rows = self._read(read, replica)
+        except Refused as refused:
+            request.fail(refused.code, refused.text, refused.details)
+        else:
+            request.reply(protocol.encode(rows))
+
+    async def _read_when_known(self, request: Request, read: ReplicaRead) -> None:
+        if not await self._known(request, read.topology, read.catalog):
+            return
+        try:
+            replica = await self._open(read.table, read.tablet, self._deadline(request))
+        except Refused as refused:
+            request.fail(refused.code, refused.text)
+            return
+        self._answer_read(request, read, replica)
+
+    # Waiting
+
+    def _knows(self, topology: int, catalog: int) -> bool:
+        return self._view.version >= topology and self._schemas.version >= catalog
+
+    def _deadline(self, request: Request) -> float:
+        deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
+        return deadline - _MARGIN_S
+
+    async def _known(self, request: Request, topology: int, catalog: int) -> bool:
+        """Whether this node came to know these versions in time; otherwise the request is answered."""
+        what = f"topology version {topology} and catalog version {catalog} at instance {self._raft_id}"
+        try:
+            await self._waits.until(lambda: self._knows(topology, catalog), self._deadline(request), what)
+        except WaitedTooLong as error:
+            request.fail(NO_ANSWER, str(error))
+            return False
+        return not request.done
+
+    async def _open(self, table: int, tablet: int, deadline: float) -> Replica:
+        """The replica as soon as it is open; Refused if it does not belong here, or stays closed for too long."""
+        if not self._schemas.exists(table):
+            raise Refused(refusals.NOT_FOUND, f"there is no table {table} here")
+        if not self._schemas.holds(self._raft_id, table, tablet):
+            raise Refused(NOT_HERE, f"instance {self._raft_id} holds no replica of tablet {tablet} of table {table}")
+        try:
+            return await self._replicas.opened(table, tablet, min(deadline, self._loop.time() + MAX_OPEN_WAIT_S))
+        except (TimeoutError, WaitedTooLong):
+            text = f"the replica of tablet {tablet} of table {table} is not open yet"
+            raise Refused("not_ready", text) from None
+
+    def _later(self, work: Coroutine[Any, Any, None], request: Request | None = None) -> bool:
+        """Do in a task what has to wait; False: too many wait already (a request is told so)."""
+        if len(self._tasks) >= MAX_TASKS:
+            work.close()
+            if request is not None:
+                request.fail(refusals.OVERLOADED, f"{MAX_TASKS} requests wait for this replica already; try again")
+            return False
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._complain(f"a request for a replica met a defect: {error!r}")
+
+
+class _Parcel:
+    """The results of a message, as they come."""
+
+    __slots__ = ("_left", "_request", "_results")
+
+    def __init__(self, request: Request, count: int) -> None:
+        self._request = request
+        self._left = count
+        self._results: list[Failed | None] = [None] * count
+
+    def one_done(self, position: int, failure: Failed | None) -> None:
+        self._results[position] = failure
+        self._left -= 1
+        if not self._left:
+            self._request.reply(protocol.encode(ReplicaWritten(self._results)))
+
+
+def failure_of(error: BaseException) -> Failed:
+    """What a replica's own error is called on the wire."""
+    if isinstance(error, Refused):
+        return Failed(error.code, error.text)
+    if isinstance(error, DiskFull):
+        return Failed(refusals.DISK_FULL, str(error))
+    if isinstance(error, LogBusy):
+        return Failed(refusals.OVERLOADED, str(error))
+    if isinstance(error, Corrupt):
+        return Failed(refusals.CORRUPT, str(error))
+    return Failed("failed", str(error) or type(error).__name__)
