@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from copy import copy
 
+from trimtab.catalog.keys import VERSION_KEY as CATALOG_VERSION
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Commit, StepKind
 from trimtab.governor.wording import listed
 from trimtab.governor.writes import MAX_BATCH, Draft
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING, admitted, coordinator_refusal
-from trimtab.topology.records import CATALOG_VERSION_KEY, PRIORITY, RequestState, instance_key
+from trimtab.topology.records import PRIORITY, RequestState, instance_key
 from trimtab.topology.view import View
 
 
@@ -42,7 +43,7 @@ def admit(state: ClusterState) -> Commit | None:
                 continue
             draft.depend(instance_key(replaced[0]))
             # What it holds is judged by, and changes with the schema.
-            draft.depend(CATALOG_VERSION_KEY)
+            draft.depend(CATALOG_VERSION)
         decided.append(number)
         reason = coordinator_refusal(seen, number, lambda raft_id: standing(state, raft_id), state.holds)
         if reason is not None:

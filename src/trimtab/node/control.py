@@ -333,7 +333,7 @@ class ClusterControl:
 
     def _holds(self, raft_id: int) -> str:
         """The replicas of an instance, in words."""
-        return ""
+        return self._instance.watching.tables.holdings(raft_id)
 
     def _look_again_at_term(self) -> bool:
         """Whether the office has changed since the loop was woken; then it begins anew, or ends."""

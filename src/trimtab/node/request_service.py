@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from trimtab.catalog.keys import VERSION_KEY as CATALOG_VERSION
 from trimtab.governor.steps import Write
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.leader_door import Decision, LeaderDoor
@@ -17,7 +18,6 @@ from trimtab.topology import lifecycle, protocol
 from trimtab.topology.lifecycle import RequestRefused
 from trimtab.topology.protocol import RequestReply
 from trimtab.topology.records import (
-    CATALOG_VERSION_KEY,
     TRANSITION_KEY,
     RequestRecord,
     encode,
@@ -75,7 +75,7 @@ class RequestService:
                 key = instance_key(record.raft_id)
                 expect[key] = self._view.revisions.get(key, 0)
                 # It was found to hold no replicas, and may not get any meanwhile.
-                expect[CATALOG_VERSION_KEY] = self._view.revisions.get(CATALOG_VERSION_KEY, 0)
+                expect[CATALOG_VERSION] = self._view.revisions.get(CATALOG_VERSION, 0)
             what = f"{record.kind.value} {request.instance_id}".strip()
             return Write(expect, {request_key(number): encode(record)}), (f"asked for: {what} (request {number})",)
 

@@ -1,8 +1,8 @@
-"""The topology as this instance has applied it: one `View`, kept in step with the metastore.
+"""The topology and the tables as this instance has applied them: a view of each, kept in step with the metastore.
 
-Whenever an entry has been applied, the view already shows what it changed: whoever proposed a change and was told that
-it is done finds it here. All changes of a revision are in the view before anybody is told of them, and revisions come
-in order. After a snapshot was installed the view begins anew from what that brought.
+Whenever an entry has been applied, the views already show what it changed: whoever proposed a change and was told that
+it is done finds it here. All changes of a revision are in the views before anybody is told of them, and revisions come
+in order. After a snapshot was installed the views begin anew from what that brought.
 
 `on_change` is told afterwards, on the loop, of several changes at once. `on_record` is told of each changed record at
 the very moment, for what can't wait: a member's address must be known before the next message goes to it.
@@ -18,6 +18,7 @@ from trimtab.metastore.layout import prefix_end
 from trimtab.metastore.limits import MAX_RANGE_LIMIT
 from trimtab.metastore.watch import Changes, Prefix, Watcher
 from trimtab.node.metastore_machine import MetastoreMachine
+from trimtab.tablets.view import TableView
 from trimtab.topology.records import SYSTEM_PREFIXES
 from trimtab.topology.view import View
 
@@ -25,7 +26,7 @@ Changed = Callable[[frozenset[bytes]], None]
 
 
 class Watching:
-    """The view of one instance. `fatal` is told of what must not happen: a view that can't be kept in step."""
+    """The views of one instance. `fatal` is told of what must not happen: a view that can't be kept in step."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Watching:
         fatal: Callable[[BaseException], None],
     ) -> None:
         self.view = View()
+        self.tables = TableView()
         self.revision = 0
         # Each is told which keys changed; none, when everything began anew.
         self.on_change: list[Changed] = []
@@ -54,6 +56,7 @@ class Watching:
         metastore = self._machine.metastore
         entries = list(self._entries())
         self.view.load(entries)
+        self.tables.load(entries)
         self.revision = metastore.revision
         for key, value, _revision in entries:
             self._on_record(key, value)
@@ -84,6 +87,7 @@ class Watching:
         for change in changes.changes:
             value = change.new.value if change.new is not None else None
             self.view.change(change.key, value, changes.revision)
+            self.tables.change(change.key, value, changes.revision)
             self._changed.add(change.key)
             self._on_record(change.key, value)
         self._tell_soon()

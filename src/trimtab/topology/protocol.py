@@ -225,7 +225,7 @@ class ViewRequest(msgspec.Struct, array_like=True, frozen=True):
 class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     """An instance as shown: its record, and what the leader knows of it right now (None: the asked one does not lead).
 
-    `heard_ms` is how long ago the leader heard from it.
+    `heard_ms` is how long ago the leader heard from it; `tablets` how many replicas it should hold.
     """
 
     raft_id: int
@@ -234,6 +234,7 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     learner: bool
     heard_ms: int | None = None
     applied: int | None = None
+    tablets: int = 0
 
 
 class ViewReply(msgspec.Struct, array_like=True, frozen=True):

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from trimtab.catalog.keys import CATALOG
 from trimtab.topology.grades import Grades
 from trimtab.topology.states import NodeState, TransitionState
 
@@ -28,12 +29,10 @@ INSTANCES = b"instances/"
 REQUESTS = b"requests/"
 TOPOLOGY = b"topology/"
 EVENTS = b"events/"
-CATALOG = b"catalog/"
 TABLETS = b"tablets/"
 VERSION_KEY = TOPOLOGY + b"version"
 FENCE_KEY = TOPOLOGY + b"fence"
 TRANSITION_KEY = TOPOLOGY + b"transition"
-CATALOG_VERSION_KEY = CATALOG + b"version"  # changes with every change of the schema, and of who holds replicas
 # Prefixes that only the system writes: clients may read and watch them.
 SYSTEM_PREFIXES = (INSTANCES, REQUESTS, TOPOLOGY, EVENTS, CATALOG, TABLETS)
 MAX_RAFT_ID = (1 << 63) - 1

@@ -141,7 +141,7 @@ def _instance(shown: InstanceView) -> Shape:
         "incarnation": record.grades.current.incarnation,
         "voter": shown.voter,
         "weight": record.weight,
-        "tablets": 0,
+        "tablets": shown.tablets,
         "bytes": 0,
         "target_incarnation": record.grades.target.incarnation,
         "learner": shown.learner,

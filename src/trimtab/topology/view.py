@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from trimtab.catalog.keys import CATALOG
 from trimtab.topology.records import (
-    CATALOG,
     EVENTS,
     FENCE_KEY,
     INSTANCES,
