@@ -11,7 +11,7 @@ from trimtab.metastore import limits as metastore
 MAX_NAME_CHARACTERS = 48  # keyspaces, tables and types; as in CQL
 MAX_COLUMN_CHARACTERS = 128  # columns and fields of types
 MAX_KEYSPACES = 1_000
-MAX_TABLES = 10_000
+MAX_TABLES = 5_000
 MAX_TYPES = 1_000  # of one keyspace
 MAX_COLUMNS = 1_000  # of one table
 MAX_KEY_COLUMNS = 32  # of a partition key, and of a clustering key
