@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, Unavailable
+from trimtab.client.errors import Error, InvalidRequest, NotFound, Overloaded, SchemaError, Timeout, Unavailable
 from trimtab.metastore.requests import STATUS, StatusReply, decode_leader_hint, decode_status
 from trimtab.net.client import Channel
 from trimtab.net.errors import (
@@ -272,6 +272,8 @@ class Contacts:
 
 def translated(error: RpcError) -> Error:
     """A member's refusal as a client's error."""
+    if error.code in ("schema", "not_found"):
+        return (SchemaError if error.code == "schema" else NotFound)(error.text)
     return InvalidRequest(error.text) if error.code in NOT_AGAIN else Error(str(error))
 
 

@@ -1,0 +1,121 @@
+"""One request from its making to its answer, and the two ways to wait for one.
+
+An `Ask` knows how to make its message from what is known of the schema, again if that changes meanwhile, and how to
+read the answer. It is what a connection tells the answer to, so that a request costs neither a task nor a future of the
+network layer. The dispatcher moves it along; its sink is told the end, once.
+
+`Reply` is the sink of asyncio: a future, so that `asyncio.gather` makes no task of it, and at the same time a
+coroutine, because that is what `create_task` and task groups take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from trimtab.net.errors import NetError
+
+if TYPE_CHECKING:
+    from trimtab.client.dispatch import Dispatcher
+    from trimtab.client.known import Known
+    from trimtab.client.members import Member
+
+T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """Who waits for an ask. Told once, on the loop; must not raise."""
+
+    def answered(self, ask: Ask[Any], body: bytes) -> None: ...
+    def failed(self, ask: Ask[Any], error: Exception) -> None: ...
+
+
+class Ask(Generic[T]):
+    """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out."""
+
+    __slots__ = (
+        "attempts",
+        "body",
+        "deadline",
+        "dispatcher",
+        "doubt",
+        "member",
+        "over",
+        "prefer",
+        "repeatable",
+        "sink",
+        "table",
+        "tablet",
+        "timeout_s",
+    )
+    method: ClassVar[str]
+    writes: ClassVar[bool]
+
+    def __init__(self, timeout_s: float, repeatable: bool) -> None:
+        self.timeout_s = timeout_s
+        self.repeatable = repeatable
+        self.attempts = 0
+        self.doubt = False
+        self.over = False
+        self.member: Member | None = None
+        self.prefer: Member | None = None  # who holds more of it than one tablet
+        self.table = 0  # with the tablet: where it should go
+        self.tablet = -1  # anywhere
+        self.body = b""
+        self.deadline = 0.0
+        self.sink: Sink
+        self.dispatcher: Dispatcher
+
+    def prepare(self, known: Known) -> None:
+        """Make the message and say where it should go. InvalidRequest: it makes no sense. UnknownTable: not yet."""
+        raise NotImplementedError
+
+    def read(self, body: bytes) -> T:
+        """What the answer says."""
+        raise NotImplementedError
+
+    # For the connection, in the place of a future. It is over only when the connection has said so: an ask whose
+    # sink has gone away still counts as under way.
+
+    def done(self) -> bool:
+        return self.over
+
+    def set_result(self, result: bytes) -> None:
+        self.dispatcher.answered(self, result)
+
+    def set_exception(self, exception: NetError) -> None:
+        self.dispatcher.failed(self, exception)
+
+
+class Reply(asyncio.Future[T], Coroutine[Any, Any, T]):
+    """What an asyncio client gives at once: await it, gather it, or make a task of it."""
+
+    def answered(self, ask: Ask[T], body: bytes) -> None:
+        if self.done():
+            return
+        try:
+            self.set_result(ask.read(body))
+        except Exception as error:
+            self.set_exception(error)
+
+    def failed(self, ask: Ask[T], error: Exception) -> None:
+        if not self.done():
+            self.set_exception(error)
+
+    # What makes it a coroutine, for those who insist on one.
+
+    def _steps(self) -> Generator[Any, Any, T]:
+        steps: Generator[Any, Any, T] | None = getattr(self, "_stepping", None)
+        if steps is None:
+            steps = self._stepping = self.__await__()
+        return steps
+
+    def send(self, value: Any) -> Any:
+        return self._steps().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._steps().throw(*error)
+
+    def close(self) -> None:
+        self.cancel()

@@ -1,0 +1,195 @@
+"""Changes of the schema as people write them in Python, made into the catalog's commands.
+
+Only what could not be said in a command is refused here; everything else is judged where the schema is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from trimtab.catalog import commands
+from trimtab.catalog.commands import ColumnSpec
+from trimtab.catalog.schema import Mode
+from trimtab.client.errors import InvalidRequest
+from trimtab.client.known import table_name
+
+Replication = int | Mapping[str, int]
+# ["a", "b"]: partition key a, clustering key b. [["a", "b"], "c"]: partition key (a, b). ("c", "desc"): descending.
+PrimaryKey = str | Sequence[str | Sequence[str]]
+_ORDERS = {"asc": False, "desc": True}
+
+
+def create_keyspace(name: str, replication: Replication, mode: str, if_not_exists: bool) -> bytes:
+    if mode not in [each.value for each in Mode]:
+        raise InvalidRequest(f"a keyspace's mode is {' or '.join(each.value for each in Mode)}, not {mode!r}")
+    return _encoded(commands.CreateKeyspace(_name(name), _replication(replication), mode, if_not_exists))
+
+
+def alter_keyspace(name: str, replication: Replication) -> bytes:
+    return _encoded(commands.AlterKeyspace(_name(name), _replication(replication)))
+
+
+def drop_keyspace(name: str, if_exists: bool) -> bytes:
+    return _encoded(commands.DropKeyspace(_name(name), if_exists))
+
+
+def create_table(
+    name: str,
+    columns: Mapping[str, str],
+    primary_key: PrimaryKey,
+    *,
+    order: Mapping[str, str] | None,
+    static: Collection[str],
+    tablets: int | None,
+    if_not_exists: bool,
+    options: Mapping[str, Any],
+) -> bytes:
+    keyspace, table = table_name(name)
+    _check_columns(name, columns)
+    partition, clustering = _primary_key(name, primary_key)
+    for column in order or {}:
+        if column not in clustering:
+            there = ", ".join(clustering) or "none"
+            raise InvalidRequest(f"{name}: an order is given for {column}, but the clustering columns are {there}")
+    clustering |= {column: _descends(name, word) for column, word in (order or {}).items()}
+    _check_static(name, columns, static)
+    if tablets is not None and (isinstance(tablets, bool) or not isinstance(tablets, int) or tablets < 1):
+        raise InvalidRequest(f"{name}: tablets is a power of two, or None to let the cluster choose, not {tablets!r}")
+    return _encoded(
+        commands.CreateTable(
+            keyspace,
+            table,
+            [ColumnSpec(column, type_, column in static) for column, type_ in columns.items()],
+            partition,
+            list(clustering.items()),
+            dict(options),
+            tablets or 0,
+            if_not_exists,
+        )
+    )
+
+
+def alter_table(
+    name: str,
+    *,
+    add: Mapping[str, str],
+    drop: Sequence[str],
+    rename: Mapping[str, str],
+    static: Collection[str],
+    options: Mapping[str, Any],
+) -> bytes:
+    keyspace, table = table_name(name)
+    _check_columns(name, add)
+    _check_static(name, add, static)
+    if isinstance(drop, str):
+        raise InvalidRequest(f"{name}: columns to drop are given as a list: drop=[{drop!r}]")
+    if not (add or drop or rename or options):
+        raise InvalidRequest(f"{name}: nothing to change is given: add, drop, rename, or options")
+    added = [ColumnSpec(column, type_, column in static) for column, type_ in add.items()]
+    return _encoded(commands.AlterTable(keyspace, table, added, list(drop), list(rename.items()), dict(options)))
+
+
+def drop_table(name: str, if_exists: bool) -> bytes:
+    keyspace, table = table_name(name)
+    return _encoded(commands.DropTable(keyspace, table, if_exists))
+
+
+def create_type(name: str, fields: Mapping[str, str], if_not_exists: bool) -> bytes:
+    keyspace, type_ = _type_name(name)
+    _check_columns(name, fields)
+    return _encoded(commands.CreateType(keyspace, type_, list(fields.items()), if_not_exists))
+
+
+def alter_type(name: str, *, add: Mapping[str, str], rename: Mapping[str, str]) -> bytes:
+    keyspace, type_ = _type_name(name)
+    _check_columns(name, add)
+    return _encoded(commands.AlterType(keyspace, type_, list(rename.items()), list(add.items())))
+
+
+def drop_type(name: str, if_exists: bool) -> bytes:
+    keyspace, type_ = _type_name(name)
+    return _encoded(commands.DropType(keyspace, type_, if_exists))
+
+
+def _encoded(command: commands.Command) -> bytes:
+    try:
+        return commands.encode(command)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidRequest(f"this can't be said in a command: {error}") from error
+
+
+def _name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"the name of a keyspace is a text, not {name!r}")
+    return name
+
+
+def _type_name(name: str) -> tuple[str, str]:
+    try:
+        return table_name(name)
+    except InvalidRequest:
+        raise InvalidRequest(f"{name!r} is not the name of a type; write KEYSPACE.TYPE, such as shop.address") from None
+
+
+def _replication(given: Replication) -> dict[str, int] | int:
+    counts = given.values() if isinstance(given, Mapping) else [given]
+    if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts):
+        raise InvalidRequest(f'replication is a number of replicas, or such by data centre {{"dc1": 3}}, not {given!r}')
+    if isinstance(given, Mapping):
+        if not given or not all(isinstance(dc, str) and dc for dc in given):
+            raise InvalidRequest(f'replication by data centre names at least one: {{"dc1": 3}}, not {given!r}')
+        return dict(given)
+    return given
+
+
+def _check_columns(name: str, columns: Mapping[str, str]) -> None:
+    if not isinstance(columns, Mapping):
+        raise InvalidRequest(f'{name}: columns are given as {{"id": "bigint", "name": "text"}}, not {columns!r}')
+    for column, type_ in columns.items():
+        if not isinstance(column, str) or not isinstance(type_, str):
+            raise InvalidRequest(f"{name}: the type of {column!r} is given as text, such as 'bigint', not {type_!r}")
+
+
+def _check_static(name: str, columns: Mapping[str, str], static: Collection[str]) -> None:
+    if isinstance(static, str):
+        raise InvalidRequest(f"{name}: static columns are given as a list: static=[{static!r}]")
+    if unknown := [column for column in static if column not in columns]:
+        raise InvalidRequest(f"{name}: {', '.join(unknown)} is to be static, but is not among the columns")
+
+
+def _primary_key(name: str, given: PrimaryKey) -> tuple[list[str], dict[str, bool]]:
+    """The partition key's columns, and the clustering ones with whether they descend."""
+    parts: list[Any] = [given] if isinstance(given, str) else list(given)
+    if not parts:
+        raise InvalidRequest(f"{name}: a table needs a primary key: primary_key=['id']")
+    first, rest = parts[0], parts[1:]
+    partition = [first] if isinstance(first, str) else list(first)
+    clustering: dict[str, bool] = {}
+    for part in rest:
+        column, word = (part, "asc") if isinstance(part, str) else _ordered(name, part)
+        if column in clustering:
+            raise InvalidRequest(f"{name}: {column} is twice in the primary key")
+        clustering[column] = _descends(name, word)
+    if not partition or not all(isinstance(column, str) for column in partition):
+        raise InvalidRequest(
+            f"{name}: a primary key is a list of columns, ['a', 'b'] (partition key a) or [['a', 'b'], 'c'] "
+            f"(partition key a and b), not {given!r}"
+        )
+    return partition, clustering
+
+
+def _ordered(name: str, part: Any) -> tuple[str, str]:
+    if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(each, str) for each in part):
+        raise InvalidRequest(
+            f"{name}: a clustering column is a name, or with its order: ('c', 'desc'), not {part!r}; "
+            "columns of the partition key come first, in a list of their own"
+        )
+    return part[0], part[1]
+
+
+def _descends(name: str, word: str) -> bool:
+    found = _ORDERS.get(word.lower()) if isinstance(word, str) else None
+    if found is None:
+        raise InvalidRequest(f"{name}: an order is 'asc' or 'desc', not {word!r}")
+    return found

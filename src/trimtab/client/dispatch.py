@@ -1,0 +1,301 @@
+"""Sends requests to members: to whom, how many at a time, and what happens when one fails.
+
+At most `max_in_flight` requests are under way; up to `max_waiting` more wait for their turn, in order, until their time
+is up; beyond that a request is refused at once. That is the client's own backpressure: an application that asks faster
+than the cluster answers finds out here, with `Overloaded`, and not by its memory.
+
+All attempts of a request share one deadline. Reads go to another member when one fails, as often as time allows. A
+write goes to another member only if nothing can have been executed, or if it carries its own timestamp, so that
+executing it twice is the same as once; else its outcome is unknown, and `Timeout` says so. A member that has another
+version of the table makes the client look at the schema again and make the request anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from trimtab.client.asks import Ask
+from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, Unavailable
+from trimtab.client.known import Known, UnknownTable
+from trimtab.client.members import AVOID_S, Member, Members
+from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
+from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, RpcError
+from trimtab.net.errors import Overloaded as NetOverloaded
+
+MAX_IN_FLIGHT = 1_024
+MAX_WAITING = 100_000
+ATTEMPT_S = 2.0  # so long one member gets to answer what may be asked of another too
+BACKOFF_FIRST_S = 0.005
+BACKOFF_MAX_S = 0.5
+# How often a refusal that may not be for ever is put up with, per request.
+_PATIENCE = {"unavailable": 2, "overloaded": 5, "read_failed": 1, "corrupt": 1, "disk_full": 0}
+_MAX_ATTEMPTS = 1_000  # a deadline of hours must not make an endless loop
+_SWEEP_S = 0.05
+
+
+class Dispatcher:
+    """Of one client, on its loop. `refresh` looks at the schema again; `reach` waits until anybody is connected."""
+
+    def __init__(
+        self,
+        members: Members,
+        known: Known,
+        *,
+        refresh: Callable[[float], Awaitable[Known]],
+        reach: Callable[[float], Awaitable[None]],
+        rng: random.Random,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self.members = members
+        self.known = known
+        self.in_flight = 0
+        self.closed = False
+        self._refresh = refresh
+        self._reach = reach
+        self._rng = rng
+        self._max_in_flight = max_in_flight
+        self._max_waiting = max_waiting
+        self._waiting: deque[Ask[Any]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._detours: set[asyncio.Task[None]] = set()  # asks that wait for a connection or the schema
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Nothing is sent any more; what waits ends."""
+        self.closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for ask in waiting:
+            self._end(ask, _closed())
+        for task in list(self._detours):
+            task.cancel()
+
+    # On the way
+
+    def start(self, ask: Ask[Any]) -> None:
+        """Take a new ask, prepared or not (without a body). It ends at its sink."""
+        ask.dispatcher = self
+        ask.deadline = self._loop.time() + ask.timeout_s
+        if not ask.body:
+            self._detour(ask, self._prepared)
+        else:
+            self._submit(ask)
+
+    def _submit(self, ask: Ask[Any]) -> None:
+        if self.closed:
+            self._end(ask, _closed())
+        elif self.in_flight < self._max_in_flight:
+            self._send(ask)
+        elif len(self._waiting) < self._max_waiting:
+            self._waiting.append(ask)
+            if self._sweeper is None:
+                self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        else:
+            self._end(
+                ask,
+                Overloaded(
+                    f"{self.in_flight} requests are under way and {len(self._waiting)} wait, this client's limits: "
+                    "ask less at a time, or give connect() a greater max_waiting"
+                ),
+            )
+
+    def _send(self, ask: Ask[Any]) -> None:
+        now = self._loop.time()
+        left_s = ask.deadline - now
+        if left_s <= 0:
+            self._out_of_time(ask, "its time was over before it could be sent")
+            return
+        member = self._member_for(ask, now)
+        if member is None or member.channel is None:
+            self._detour(ask, self._connected)
+            return
+        ask.attempts += 1
+        ask.member = member
+        try:
+            limit_s = min(left_s, ATTEMPT_S) if ask.repeatable else left_s
+            member.channel.ask(ask.method, ask.body, limit_s, ask)
+        except NetError as error:
+            self._judge(ask, member, error)
+            return
+        self.in_flight += 1
+        member.outstanding += 1
+
+    def _member_for(self, ask: Ask[Any], now: float) -> Member | None:
+        members = self.members
+        wanted = ask.prefer
+        if wanted is not None and ask.attempts == 0 and wanted.ready and wanted.avoid_until <= now:
+            return wanted
+        member = None
+        if ask.tablet >= 0:
+            member = members.choose(members.holding(ask.table, ask.tablet), now, ask.member)
+        return member if member is not None else members.anyone(now, ask.member)
+
+    # The end of an attempt
+
+    def answered(self, ask: Ask[Any], body: bytes) -> None:
+        self._returned(ask)
+        ask.over = True
+        ask.sink.answered(ask, body)
+
+    def failed(self, ask: Ask[Any], error: NetError) -> None:
+        member = self._returned(ask)
+        self._judge(ask, member, error)
+
+    def _returned(self, ask: Ask[Any]) -> Member:
+        member = ask.member
+        assert member is not None, "only what was sent comes back"
+        self.in_flight -= 1
+        member.outstanding -= 1
+        if self._waiting:
+            # In the next turn: the connection that tells us may be about to end.
+            self._loop.call_soon(self._pump)
+        return member
+
+    def _pump(self) -> None:
+        while self._waiting and self.in_flight < self._max_in_flight:
+            self._send(self._waiting.popleft())
+
+    def _sweep(self) -> None:
+        """What has waited for its whole time is told so. Everything is looked at: deadlines differ."""
+        self._sweeper = None
+        now = self._loop.time()
+        late = [ask for ask in self._waiting if ask.deadline <= now]
+        if late:
+            self._waiting = deque(ask for ask in self._waiting if ask.deadline > now)
+            for ask in late:
+                self._out_of_time(ask, f"it waited in this client, which has {self.in_flight} requests under way")
+        if self._waiting:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    # What a failure means
+
+    def _judge(self, ask: Ask[Any], member: Member, error: NetError) -> None:
+        if isinstance(error, FrameTooLarge):
+            self._end(ask, InvalidRequest(str(error)))
+        elif isinstance(error, RpcError):
+            self._refused(ask, member, error)
+        elif isinstance(error, NotConnected):
+            self._again(ask, str(error), at_once=True)
+        elif isinstance(error, NetOverloaded):
+            self._patiently(ask, "overloaded", Overloaded(str(error)))
+        elif isinstance(error, ConnectionLost | DeadlineExceeded):
+            member.avoid_until = self._loop.time() + AVOID_S
+            ask.doubt = ask.doubt or ask.writes
+            if ask.repeatable:
+                self._again(ask, str(error), at_once=True)
+            else:
+                self._out_of_time(ask, str(error))
+        else:
+            self._end(ask, Error(f"the request failed in this client: {error}"))
+
+    def _refused(self, ask: Ask[Any], member: Member, error: RpcError) -> None:
+        code = error.code
+        if code in HOPELESS:
+            self._end(ask, translated(error, writes=ask.writes))
+            return
+        if code not in NOTHING_DONE and ask.writes:
+            ask.doubt = True
+            if not ask.repeatable:
+                self._end(ask, translated(error, writes=True))
+                return
+        if code in OTHER_SCHEMA:
+            self._detour(ask, self._with_new_schema, error)
+        elif code in NOT_THERE:
+            member.avoid_until = self._loop.time() + AVOID_S
+            self._again(ask, error.text, last=translated(error, writes=ask.writes))
+        else:
+            self._patiently(ask, code, translated(error, writes=ask.writes))
+
+    def _patiently(self, ask: Ask[Any], code: str, error: Error) -> None:
+        """Ask again a few times, if this refusal may pass."""
+        if ask.attempts > _PATIENCE.get(code, _MAX_ATTEMPTS):
+            self._end(ask, error)
+        else:
+            self._again(ask, str(error), last=error)
+
+    def _again(self, ask: Ask[Any], why: str, *, at_once: bool = False, last: Error | None = None) -> None:
+        """Another attempt, at another member if there is one. `last`: what to raise when there is no time for it."""
+        now = self._loop.time()
+        pause_s = min(BACKOFF_FIRST_S * 2 ** min(ask.attempts, 10), BACKOFF_MAX_S) * (0.5 + self._rng.random())
+        if at_once and ask.attempts <= 2:
+            pause_s = 0.0
+        if now + pause_s >= ask.deadline or ask.attempts >= _MAX_ATTEMPTS:
+            if last is not None:
+                self._end(ask, last)
+            else:
+                self._out_of_time(ask, why)
+        else:
+            self._loop.call_later(pause_s, self._submit, ask)
+
+    def _out_of_time(self, ask: Ask[Any], why: str) -> None:
+        tried = f"{ask.attempts} attempt{'s' if ask.attempts != 1 else ''} in {ask.timeout_s:g} s"
+        if ask.doubt:
+            self._end(ask, Timeout(f"no answer came to {tried}: {why.rstrip('.')}; {DOUBT}"))
+        elif ask.attempts:
+            kind = Unavailable if ask.writes else Timeout
+            self._end(ask, kind(f"no member carried it out ({tried}): {why.rstrip('.')}; nothing was done"))
+        else:
+            self._end(ask, Overloaded(f"not sent within {ask.timeout_s:g} s: {why.rstrip('.')}; ask less at a time"))
+
+    def _end(self, ask: Ask[Any], error: Error) -> None:
+        if ask.doubt and not isinstance(error, Timeout):
+            text = f"an earlier attempt may have been carried out; the last one was not: {error}"
+            error = Timeout(text)
+        ask.over = True
+        ask.sink.failed(ask, error)
+
+    # Detours: what has to wait for something else first. They take a task; requests on the straight way don't.
+
+    def _detour(self, ask: Ask[Any], way: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        async def walk() -> None:
+            try:
+                await way(ask, *arguments)
+            except Error as error:
+                self._end(ask, error)
+            except asyncio.CancelledError:
+                self._end(ask, _closed())
+                raise
+
+        task = self._loop.create_task(walk())
+        self._detours.add(task)
+        task.add_done_callback(self._detours.discard)
+
+    async def _connected(self, ask: Ask[Any]) -> None:
+        try:
+            await self._reach(ask.deadline)
+        except NotConnected as error:
+            text = f"no member of the cluster can be reached within {ask.timeout_s:g} s: {error}"
+            raise (Timeout(f"{text}; {DOUBT}") if ask.doubt else Unavailable(f"{text}; nothing was done")) from error
+        if self.members.anyone(self._loop.time()) is None:
+            # Somebody is connected who is no member any more.
+            await asyncio.sleep(BACKOFF_MAX_S / 10)
+        self._submit(ask)
+
+    async def _prepared(self, ask: Ask[Any]) -> None:
+        """The table was not known when the ask was made; it may be new."""
+        known = await self._refresh(ask.deadline)
+        ask.prepare(known)
+        self._submit(ask)
+
+    async def _with_new_schema(self, ask: Ask[Any], refusal: RpcError) -> None:
+        """A member knows another version of the table than we do: newer, or older for a moment."""
+        known = await self._refresh(ask.deadline)
+        try:
+            ask.prepare(known)
+        except UnknownTable as error:
+            raise error from refusal
+        self._again(ask, refusal.text, last=translated(refusal, writes=ask.writes))
+
+
+def _closed() -> Error:
+    return Error("this client is closed; connect again")

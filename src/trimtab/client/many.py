@@ -1,0 +1,130 @@
+"""Many rows in few messages: rows and keys sorted into requests by the member that should get them.
+
+A request holds rows whose tablets share a replica, so that whoever gets it has them itself. Rows of one request get one
+stamp. Therefore a key that occurs twice is never in two requests that are under way at the same time: whoever drives a
+`RowBatches` waits for the first to end, and the later row is stamped later and wins, as it would one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from trimtab.client.asks import Ask
+from trimtab.client.known import Known
+from trimtab.client.members import Member, Members
+from trimtab.client.operations import GetSome, PutSome
+from trimtab.client.plans import TablePlan
+from trimtab.tablets.ring import tablet_of
+
+MAX_ROWS = 128  # in one request
+MAX_BYTES = 256 * 1024
+MAX_BATCHES = 16  # requests of one put_many under way
+KEYS_AT_ONCE = 4_096  # of one get_many
+MAX_KEYS = 64  # in one request
+
+Key = tuple[bytes | None, ...]
+
+
+class _Open:
+    """A request that is still being filled."""
+
+    __slots__ = ("ask", "bytes", "cells", "keys", "plan")
+
+    def __init__(self, ask: PutSome, plan: TablePlan) -> None:
+        self.ask = ask
+        self.plan = plan
+        self.cells: list[list[bytes | None]] = []
+        self.keys: list[Key] = []
+        self.bytes = 0
+
+
+class RowBatches:
+    """Rows of one put_many. `add` gives a request when one is full, `rest` all others at the end."""
+
+    def __init__(self, name: str, known: Callable[[], Known], members: Members, make: Callable[[], PutSome]) -> None:
+        self._name = name
+        self._known = known
+        self._members = members
+        self._make = make
+        self._open: dict[tuple[tuple[str, ...], int], _Open] = {}
+        self._plan: TablePlan | None = None
+        self._unfinished: set[Key] = set()
+        self._keys: dict[Ask[Any], list[Key]] = {}
+
+    def placed(self, row: Mapping[str, Any]) -> tuple[Mapping[str, Any], TablePlan, list[bytes | None], Key]:
+        """A row made ready; InvalidRequest if it is wrong."""
+        plan = self._known().plan(self._name)
+        writing = plan.writing(row)
+        cells = plan.cells(writing, row)
+        return row, plan, cells, tuple(cells[at] for at in writing.key)
+
+    def conflicts(self, key: Key, plan: TablePlan) -> bool:
+        """Whether everything so far has to end before this row may be added."""
+        return key in self._unfinished or (self._plan is not None and plan is not self._plan)
+
+    def add(self, row: Mapping[str, Any], plan: TablePlan, cells: list[bytes | None], key: Key) -> PutSome | None:
+        self._plan = plan
+        partition: Any = key[: plan.partition_count]
+        holders = self._members.holding(plan.table.id, tablet_of(plan.token(partition), plan.table.tablets))
+        first = holders[0] if holders else None
+        group = (tuple(row), first.raft_id if first is not None else 0)
+        batch = self._open.get(group)
+        if batch is None:
+            batch = self._open[group] = _Open(self._make(), plan)
+            batch.ask.prefer = first
+        batch.ask.rows.append(row)
+        batch.cells.append(cells)
+        batch.keys.append(key)
+        batch.bytes += sum([len(cell) for cell in cells if cell is not None])
+        self._unfinished.add(key)
+        if len(batch.cells) < MAX_ROWS and batch.bytes < MAX_BYTES:
+            return None
+        del self._open[group]
+        return self._closed(batch)
+
+    def rest(self) -> list[PutSome]:
+        batches, self._open = self._open, {}
+        return [self._closed(batch) for batch in batches.values()]
+
+    def ended(self, ask: Ask[Any]) -> None:
+        """A request is over: its keys may come again."""
+        self._unfinished.difference_update(self._keys.pop(ask, ()))
+
+    def forget(self) -> None:
+        """Everything has ended."""
+        self._plan = None
+
+    def _closed(self, batch: _Open) -> PutSome:
+        batch.ask.send(batch.plan, batch.cells)
+        self._keys[batch.ask] = batch.keys
+        return batch.ask
+
+
+def key_batches(
+    plan: TablePlan, members: Members, keys: Iterable[Mapping[str, Any]], make: Callable[[], GetSome]
+) -> list[GetSome]:
+    """Requests for these keys. A key goes where a request for one of its members has room, so that they are few."""
+    batches: list[tuple[GetSome, list[list[bytes]]]] = []
+    room: dict[int, tuple[GetSome, list[list[bytes]]]] = {}
+    table = plan.table
+    for place, key in enumerate(keys):
+        cells = plan.key_cells(key)
+        holders = members.holding(table.id, tablet_of(plan.token(cells[: plan.partition_count]), table.tablets))
+        near: tuple[Member, ...] | list[Member] = [each for each in holders if each.near] or holders
+        batch = next((room[each.raft_id] for each in near if each.raft_id in room), None) if near else room.get(0)
+        if batch is None:
+            batch = make(), []
+            batches.append(batch)
+            if near:
+                batch[0].prefer = near[len(batches) % len(near)]
+            room[batch[0].prefer.raft_id if batch[0].prefer is not None else 0] = batch
+        ask, listed = batch
+        ask.keys.append(key)
+        ask.places.append(place)
+        listed.append(cells)
+        if len(listed) >= MAX_KEYS:
+            del room[ask.prefer.raft_id if ask.prefer is not None else 0]
+    for ask, listed in batches:
+        ask.send(plan, listed)
+    return [ask for ask, _ in batches]

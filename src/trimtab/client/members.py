@@ -1,0 +1,130 @@
+"""The instances of a cluster as a client sees them: which hold a tablet, which of those to ask.
+
+One channel to each instance that was ever asked, and no more: requests of all threads and tasks share it. Among the
+replicas of a tablet the Online ones of the client's own data centre come first, and among those whoever has the fewest
+of our requests under way. An instance that has just let us down is asked last for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from trimtab.net.client import Channel
+from trimtab.tablets.tablet_map import TabletMap
+
+AVOID_S = 1.0  # so long whoever did not answer is asked last
+_MAX_ROUTES = 65_536  # tablets whose members are kept looked up
+
+Learn = Callable[[str], Channel | None]
+
+
+class Member:
+    """One instance. `channel` is None until it is first wanted."""
+
+    __slots__ = ("address", "avoid_until", "channel", "dc", "instance_id", "near", "online", "outstanding", "raft_id")
+
+    def __init__(self, raft_id: int, instance_id: str, address: str, dc: str) -> None:
+        self.raft_id = raft_id
+        self.instance_id = instance_id
+        self.address = address
+        self.dc = dc
+        self.online = True
+        self.near = True  # Online, and in the data centre that the client prefers
+        self.outstanding = 0
+        self.avoid_until = 0.0
+        self.channel: Channel | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.channel is not None and self.channel.connected
+
+
+class Members:
+    """All that are known. `learn` gives the channel to an address, connecting or connected.
+
+    `contacts`: the addresses that the application gave. They may lead to members under other names than the members'
+    own, and are all there is when those can't be reached.
+    """
+
+    def __init__(self, learn: Learn, local_dc: str | None, contacts: Sequence[str] = ()) -> None:
+        self.by_id: dict[int, Member] = {}
+        self._contacts = [Member(0, "", address, "") for address in contacts]
+        for contact in self._contacts:
+            contact.near = False
+        self._everybody: list[Member] = list(self._contacts)
+        self._learn = learn
+        self._local_dc = local_dc
+        self._maps: dict[int, TabletMap] = {}
+        self._routes: dict[tuple[int, int], tuple[Member, ...]] = {}
+        self._turn = 0
+
+    # What the cluster says
+
+    def take_tablets(self, tablets: Mapping[int, list[bytes]]) -> None:
+        """News of where the tablets of all tables are; ValueError if it can't be read."""
+        self._maps = {table: TabletMap.unpacked(chunks) for table, chunks in tablets.items()}
+        self._routes = {}
+
+    def take_instances(self, instances: Mapping[int, tuple[str, str, str, bool]]) -> None:
+        """News of who there is: instance id, address, data centre and whether it is Online, by raft id."""
+        known, self.by_id = self.by_id, {}
+        self._routes = {}
+        for raft_id, (instance_id, address, dc, online) in instances.items():
+            member = known.get(raft_id)
+            # An instance that came back elsewhere is reached through another channel.
+            if member is None or member.address != address:
+                member = Member(raft_id, instance_id, address, dc)
+            member.online, member.dc = online, dc
+            member.near = online and (self._local_dc is None or dc == self._local_dc)
+            self.by_id[raft_id] = member
+        addresses = {member.address for member in self.by_id.values()}
+        self._everybody = [*self.by_id.values(), *(each for each in self._contacts if each.address not in addresses)]
+
+    def datacenters(self) -> list[str]:
+        return sorted({member.dc for member in self.by_id.values()})
+
+    # Whom to ask
+
+    def holding(self, table: int, tablet: int) -> tuple[Member, ...]:
+        """The members that hold a tablet, those to be preferred first; nobody, if it is not known."""
+        found = self._routes.get((table, tablet))
+        if found is None:
+            found = self._held_by(table, tablet)
+            if len(self._routes) >= _MAX_ROUTES:
+                self._routes.clear()
+            self._routes[table, tablet] = found
+        return found
+
+    def _held_by(self, table: int, tablet: int) -> tuple[Member, ...]:
+        try:
+            replicas = self._maps[table].replicas(tablet)
+        except KeyError:
+            return ()
+        members = [self.by_id[raft_id] for raft_id in replicas if raft_id in self.by_id]
+        return tuple(sorted(members, key=lambda member: not member.near))
+
+    def tablet_map(self, table: int) -> TabletMap | None:
+        return self._maps.get(table)
+
+    def choose(self, members: Sequence[Member], now: float, avoid: Member | None = None) -> Member | None:
+        """The connected one that is best to ask; None where none is connected. The others begin to connect."""
+        best: Member | None = None
+        least = (True, True, 0)
+        count = len(members)
+        self._turn = turn = self._turn + 1
+        for each in range(count):
+            # Where all are alike, each takes its turn.
+            member = members[(turn + each) % count]
+            channel = member.channel
+            if channel is None:
+                channel = member.channel = self._learn(member.address)
+            if channel is None or not channel.connected:
+                continue
+            rank = (member.avoid_until > now or member is avoid, not member.near, member.outstanding)
+            if best is None or rank < least:
+                best, least = member, rank
+        return best
+
+    def anyone(self, now: float, avoid: Member | None = None) -> Member | None:
+        """Somebody who is connected, whatever it holds: it sends requests on."""
+        return self.choose(self._everybody, now, avoid)

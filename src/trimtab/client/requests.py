@@ -1,0 +1,233 @@
+"""What the table of either client makes its requests with: arguments checked, defaults filled in, messages prepared.
+
+A request is prepared where it is made, in the caller's own thread or task, so that wrong values are refused right there
+and the event loop has little to do. Only a table that is not known yet leaves that to the session, which looks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from trimtab.catalog.schema import Table as Schema
+from trimtab.client.asks import Ask
+from trimtab.client.consistency import (
+    Consistency,
+    checked_limit,
+    checked_stamp,
+    checked_timeout,
+    checked_ttl,
+    level_of,
+)
+from trimtab.client.errors import InvalidRequest
+from trimtab.client.known import Known, UnknownTable, table_name
+from trimtab.client.many import RowBatches
+from trimtab.client.operations import Delete, Get, GetSome, Put, PutSome, Scan, Slice, Span
+from trimtab.client.paging import Pages, ScanPages, SlicePages
+from trimtab.client.session import Session
+from trimtab.tablets.consistency import Level
+
+PAGE_ROWS = 1_000
+A = TypeVar("A", bound=Ask[Any])
+
+Key = Mapping[str, Any]
+
+
+class TableRequests:
+    """Of one table, with the defaults that its handle was made with."""
+
+    def __init__(self, session: Session, name: str, consistency: Consistency | Level, timeout_s: float) -> None:
+        table_name(name)
+        self._session = session
+        self._level = level_of(consistency)
+        self._timeout_s = timeout_s
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name}, {self._level.name}>"
+
+    @property
+    def schema(self) -> Schema:
+        """The table as it was declared, as far as this client knows; NotFound if it knows of none."""
+        return self._session.known.table(self.name)
+
+    # One row
+
+    def _get(
+        self,
+        key: Key,
+        columns: Sequence[str] | None,
+        meta: bool,
+        consistency: Consistency | None,
+        timeout: float | None,
+        as_of: int | None,
+    ) -> Get:
+        ask = Get(
+            self.name,
+            key,
+            columns,
+            self._level if consistency is None else level_of(consistency, reads=True),
+            0 if as_of is None else checked_stamp(as_of, "as_of"),
+            meta,
+            self._timeout_s if timeout is None else checked_timeout(timeout, 0),
+        )
+        return _prepared(ask, self._session.known)
+
+    def _put(
+        self,
+        row: Mapping[str, Any],
+        update: bool,
+        ttl: int | None,
+        timestamp: int | None,
+        consistency: Consistency | None,
+        timeout: float | None,
+    ) -> Put:
+        ask = Put(
+            self.name,
+            row,
+            update,
+            0 if ttl is None else checked_ttl(ttl),
+            self._session.stamps,
+            self._level if consistency is None else level_of(consistency),
+            0 if timestamp is None else checked_stamp(timestamp),
+            self._timeout_s if timeout is None else checked_timeout(timeout, 0),
+        )
+        return _prepared(ask, self._session.known)
+
+    def _delete(
+        self,
+        key: Key,
+        columns: Sequence[str],
+        span: Span | None,
+        timestamp: int | None,
+        consistency: Consistency | None,
+        timeout: float | None,
+    ) -> Delete:
+        ask = Delete(
+            self.name,
+            key,
+            columns,
+            span,
+            self._session.stamps,
+            self._level if consistency is None else level_of(consistency),
+            checked_stamp(timestamp),
+            checked_timeout(timeout, self._timeout_s),
+        )
+        return _prepared(ask, self._session.known)
+
+    # Many rows
+
+    def _row_batches(
+        self,
+        update: bool,
+        ttl: int | None,
+        timestamp: int | None,
+        consistency: Consistency | None,
+        timeout: float | None,
+    ) -> RowBatches:
+        ttl_s, stamp_us = checked_ttl(ttl), checked_stamp(timestamp)
+        level = self._level if consistency is None else level_of(consistency)
+        timeout_s = checked_timeout(timeout, self._timeout_s)
+        session = self._session
+
+        def make() -> PutSome:
+            return PutSome(self.name, update, ttl_s, session.stamps, level, stamp_us, timeout_s)
+
+        return RowBatches(self.name, lambda: session.known, session.members, make)
+
+    def _key_asks(
+        self,
+        columns: Sequence[str] | None,
+        meta: bool,
+        consistency: Consistency | None,
+        timeout: float | None,
+        as_of: int | None,
+    ) -> Callable[[], GetSome]:
+        level = self._level if consistency is None else level_of(consistency, reads=True)
+        as_of_us = checked_stamp(as_of, "as_of")
+        timeout_s = checked_timeout(timeout, self._timeout_s)
+        return lambda: GetSome(self.name, columns, level, as_of_us, meta, timeout_s)
+
+    # Rows in order
+
+    def _slice(
+        self,
+        key: Key,
+        span: Span,
+        columns: Sequence[str] | None,
+        limit: int | None,
+        reverse: bool,
+        meta: bool,
+        page_rows: int,
+        consistency: Consistency | None,
+        timeout: float | None,
+        as_of: int | None,
+    ) -> tuple[Pages, Ask[Any]]:
+        level = self._level if consistency is None else level_of(consistency, reads=True)
+        as_of_us = checked_stamp(as_of, "as_of")
+        timeout_s = checked_timeout(timeout, self._timeout_s)
+
+        def make(rows: int, page: bytes) -> Slice:
+            return Slice(self.name, key, span, columns, rows, bool(reverse), page, level, as_of_us, meta, timeout_s)
+
+        pages = SlicePages(make, checked_limit(limit), _page_rows(page_rows))
+        return pages, self._first(pages)
+
+    def _scan(
+        self,
+        columns: Sequence[str] | None,
+        limit: int | None,
+        tokens: tuple[int | None, int | None],
+        meta: bool,
+        page_rows: int,
+        consistency: Consistency | None,
+        timeout: float | None,
+        as_of: int | None,
+    ) -> tuple[Pages, Ask[Any]]:
+        level = self._level if consistency is None else level_of(consistency, reads=True)
+        as_of_us = checked_stamp(as_of, "as_of")
+        timeout_s = checked_timeout(timeout, self._timeout_s)
+
+        def make(first: int | None, last: int | None, rows: int, page: bytes) -> Scan:
+            return Scan(self.name, columns, first, last, rows, page, level, as_of_us, meta, timeout_s)
+
+        pages = ScanPages(make, self._session, self.name, tokens, checked_limit(limit), _page_rows(page_rows))
+        return pages, self._first(pages)
+
+    def _first(self, pages: Pages) -> Ask[Any]:
+        ask = pages.next()
+        assert ask is not None, "there is always a first page"
+        return _prepared(ask, self._session.known)
+
+    def _following(self, pages: Pages) -> Ask[Any] | None:
+        ask = pages.next()
+        return None if ask is None else _prepared(ask, self._session.known)
+
+
+def _page_rows(rows: int) -> int:
+    return checked_limit(rows, "page_rows") or PAGE_ROWS
+
+
+def _prepared(ask: A, known: Known) -> A:
+    try:
+        ask.prepare(known)
+    except UnknownTable:
+        ask.body = b""  # the session looks at the schema again, and then prepares it
+    return ask
+
+
+def key_of(key: Key | None, named: Mapping[str, Any]) -> Key:
+    """A key given as a mapping, by its columns' names, or as some of both."""
+    if key is None:
+        return named
+    if not isinstance(key, Mapping):
+        raise InvalidRequest(f"a key is given by its columns' names: get(id=1), or get({{'id': 1}}), not {key!r}")
+    return {**key, **named} if named else key
+
+
+def keys_of(keys: Iterable[Key]) -> list[Key]:
+    listed = list(keys)
+    for key in listed:
+        if not isinstance(key, Mapping):
+            raise InvalidRequest(f"keys are given as mappings of their columns: [{{'id': 1}}, …], not {key!r}")
+    return listed
