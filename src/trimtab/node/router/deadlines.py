@@ -1,7 +1,7 @@
 """When something that is under way has had its time: one timer for all of it, not one each.
 
-Times are rounded down to slots, so a callback comes up to a slot early and never late (as far as the loop is not).
-While nothing is under way there is no timer at all.
+Times are rounded to slots: a callback comes up to a slot before or after its time, so whoever needs a margin takes more
+than that. While nothing is under way there is no timer at all.
 """
 
 from __future__ import annotations
