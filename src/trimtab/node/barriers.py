@@ -12,7 +12,7 @@ that the requests of the life before have to be fenced off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.group import Group
@@ -28,7 +28,8 @@ _MARGIN_S = 0.05
 class Orders:
     """Answers governor.sync, governor.replicas and governor.barrier for one instance.
 
-    `incarnation` is that of this life; None before the cluster knows of it.
+    `incarnation` is that of this life; None before the cluster knows of it. `caught_up` returns when its replicas have
+    caught up, or raises before the deadline it is given (loop time); None where there are none.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Orders:
         waits: Waits,
         *,
         incarnation: Callable[[], int | None],
+        caught_up: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         self._raft_id = raft_id
         self._group = group
@@ -47,12 +49,12 @@ class Orders:
         self._open = open_requests
         self._waits = waits
         self._incarnation = incarnation
+        self._caught_up = caught_up
 
     def methods(self) -> dict[str, Method]:
         return {
             protocol.SYNC: self.sync,
-            # Nothing is replicated beside the cluster group yet: who has caught up there has all its replicas open.
-            protocol.REPLICAS: self.sync,
+            protocol.REPLICAS: self.replicas,
             protocol.BARRIER: self.barrier,
         }
 
@@ -61,6 +63,16 @@ class Orders:
         call = protocol.decode_sync(asked.body)
         self._check_term(call.term)
         await self._applied(call.index, asked.deadline)
+        self._check_term(call.term)
+        return b""
+
+    async def replicas(self, asked: Asked) -> bytes:
+        """Answered when every replica of this instance is open and has caught up on what it missed."""
+        call = protocol.decode_sync(asked.body)
+        self._check_term(call.term)
+        await self._applied(call.index, asked.deadline)
+        if self._caught_up is not None:
+            await self._caught_up(asked.deadline)
         self._check_term(call.term)
         return b""
 

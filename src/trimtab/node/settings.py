@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trimtab.net.addresses import format_address, parse_address
 from trimtab.net.limits import Limits as NetLimits
+from trimtab.tablets.clock import DEFAULT_MAX_SKEW_MS
 from trimtab.topology import leases, names
 
 _ANY_HOST = ("0.0.0.0", "::", "*")
@@ -51,6 +52,12 @@ class Timing:
     silent_peer_ms: int = 5_000
     silent_peer_again_ms: int = 30_000
     farewell_ms: int = 3_000
+    # How far clocks may differ; how long a hint lives, and with it any write on its way; how long a member that can't
+    # be asked is waited for by one that catches up; how often all replicas of a tablet are compared.
+    max_skew_ms: int = DEFAULT_MAX_SKEW_MS
+    hint_life_ms: int = 3 * 3_600_000
+    catchup_grace_ms: int = 1_000
+    repair_every_ms: int = 24 * 3_600_000
 
     @property
     def election_max_ms(self) -> int:
@@ -81,6 +88,8 @@ class Limits:
     promote_lag_entries: int = 1_000
     history_keep_ms: int = 3_600_000
     disk_reserve_bytes: int = 64 << 20
+    hint_bytes: int = 64 << 20  # for each other instance
+    hint_count: int = 200_000
 
 
 @dataclass(frozen=True)

@@ -62,16 +62,16 @@ class DoneReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DigestsRequest(msgspec.Struct, array_like=True, frozen=True):
-    """The digests of ranges of one tablet, as of `now_s`. `cuts` are ascending: range i is cuts[i] <= key < cuts[i+1].
+    """The digests of ranges of one tablet: range i is cuts[i] <= key < cuts[i+1]; the last cut may be empty, the end.
 
-    `gentle`: it may take its time.
+    Deletions from before `forget_ms` don't count. `gentle`: it may take its time.
     """
 
     table: int
     tablet: int
     catalog: int
     cuts: list[bytes]
-    now_s: int
+    forget_ms: int
     gentle: bool = False
 
 
@@ -83,14 +83,14 @@ class DigestsReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PageRequest(msgspec.Struct, array_like=True, frozen=True):
-    """Rows of one tablet with low <= key < high, merged as of `now_s`; about `limit_bytes` of them."""
+    """Rows of one tablet with low <= key < high, merged as for digests; about `limit_bytes` of them."""
 
     table: int
     tablet: int
     catalog: int
     low: bytes
     high: bytes
-    now_s: int
+    forget_ms: int
     limit_bytes: int
     gentle: bool = False
 

@@ -89,15 +89,15 @@ class Mending:
             self._left -= unfinished
             self._all = self._all if self._left else 0
 
-    async def mend(self, subject: Subject, *, intact: bool, gentle: bool) -> None:
-        """Returns when one replica was repaired against enough others. Hopeless: even all others are not enough."""
+    async def mend(self, subject: Subject, *, intact: bool, gentle: bool) -> bool:
+        """Repair one replica against enough others; False: it is gone. Hopeless: even all others are not enough."""
         met: set[int] = set()
         retry_s, told = _FIRST_RETRY_S, ""
         try:
             while True:
                 replicas = self._peers.replicas(subject.table, subject.tablet)
-                if self._own not in replicas:
-                    return  # the table was dropped, or the replica is not wanted here any more
+                if subject.gone or self._own not in replicas:
+                    return False
                 dc_of = self._peers.dc_of()
                 if quorums.hopeless(self._own, replicas, dc_of, intact=intact):
                     raise Hopeless(
@@ -107,7 +107,7 @@ class Mending:
                 failures = await self._meet(subject, replicas, met, intact, gentle)
                 lacks = quorums.missing(self._own, replicas, met, dc_of, intact=intact)
                 if lacks is None:
-                    return
+                    return not subject.gone
                 reasons = "; ".join(f"{self._peers.name_of(peer)}: {why}" for peer, why in sorted(failures.items()))
                 text = f"{lacks} ({reasons})" if reasons else lacks
                 if text != told and retry_s >= 1.0:

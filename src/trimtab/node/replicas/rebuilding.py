@@ -14,8 +14,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from trimtab.node.answering import Refused
 from trimtab.node.replicas.mending import Hopeless, Mending
 from trimtab.node.replicas.repair import Subject
+from trimtab.storage.port import StorageError
 
 _LOOK_EVERY_S = 1.0
 _HOPELESS_AGAIN_S = 60.0
@@ -93,12 +95,15 @@ class Rebuilding:
         try:
             if replica.name not in self._hopeless:
                 self._story(f"{replica.name} is rebuilt from its peers")
-            await self._mending.mend(replica, intact=False, gentle=False)
+            if not await self._mending.mend(replica, intact=False, gentle=False):
+                return
             await replica.finish()
         except Hopeless as error:
             if replica.name not in self._hopeless:
                 self._story(str(error))
             self._hopeless[replica.name] = (str(error), self._loop.time() + _HOPELESS_AGAIN_S)
+        except (Refused, StorageError) as error:
+            self._story(f"{replica.name} could not be finished and is tried again: {error}")
         else:
             self._hopeless.pop(replica.name, None)
             self.rebuilt += 1

@@ -1,6 +1,6 @@
 """Repair: a replica takes from another one what it does not have; and lets itself be asked for the same.
 
-Both merge their rows as a read would, as of the same second, and compare digests of ranges of tokens: 64 ranges at
+Both merge their rows as a read would (`rows.comparing`) and compare digests of ranges of tokens: 64 ranges at
 first, those that differ 16 times finer, until few enough rows are left to be taken as they are. Equal replicas exchange
 a few kilobytes; an empty one asks for everything. What was taken is logged and synced like any write. Everything may be
 done twice or be left half done: rows are pairs that are put, in whatever order.
@@ -29,6 +29,7 @@ from trimtab.node.errors import GroupError
 from trimtab.node.replicas.walking import MAX_PAIRS_PER_REQUEST, Walk
 from trimtab.node.waits import WaitedTooLong
 from trimtab.rows import repair_protocol as protocol
+from trimtab.rows.errors import BadRow
 from trimtab.rows.repair_protocol import DigestsReply, DigestsRequest, PageReply, PageRequest
 from trimtab.storage.port import StorageError
 from trimtab.tablets.missed import compare, cut_range
@@ -41,7 +42,7 @@ MAX_PAGE_BYTES = 512 << 10
 _TIMEOUT_S = 20.0
 # So finely a range of 2^64 tokens can be cut in the end; a comparison that goes on for longer is a defect.
 _MAX_DEPTH = 17
-_FAILURES = (Refused, NetError, GroupError, WaitedTooLong, msgspec.DecodeError, StorageError)
+_FAILURES = (Refused, NetError, GroupError, WaitedTooLong, msgspec.DecodeError, StorageError, BadRow)
 
 
 class RepairFailed(Exception):
@@ -67,11 +68,21 @@ class Subject(Protocol):
     def high(self) -> bytes: ...
 
     @property
+    def repaired_through_ms(self) -> int:
+        """Deletions from before are on every replica, or forgotten."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was closed: the table was dropped, or it was damaged and another one is in its place."""
+        ...
+
+    @property
     def answers(self) -> bool:
         """Whether it has everything that it acknowledged: it is not being rebuilt."""
         ...
 
-    def walk(self, now_s: int, *, gentle: bool) -> Walk: ...
+    def walk(self, forget_ms: int, *, gentle: bool) -> Walk: ...
 
     async def put(self, pairs: list[bytes]) -> None:
         """Returns when they are synced and applied."""
@@ -114,7 +125,7 @@ class Repair:
             raise RepairFailed(str(error) or type(error).__name__) from error
 
     async def _against(self, subject: Subject, peer: int, gentle: bool) -> None:
-        now_s = self._wall_ms() // 1000
+        forget_ms = subject.repaired_through_ms
         self.taken.comparisons += 1
         work = deque([(subject.low, subject.high, 0)])
         while work:
@@ -123,36 +134,40 @@ class Repair:
                 raise RepairFailed(f"the ranges of {subject.name} can't be cut any finer; this is a defect")
             cuts = cut_range(low, high, FINER_PARTS if depth else FIRST_PARTS)
             while len(cuts) > 1:
-                theirs = await self._digests(subject, peer, cuts, now_s, gentle)
+                theirs = await self._digests(subject, peer, cuts, forget_ms, gentle)
                 done = len(theirs.digests)
                 self.taken.ranges += done
                 if any(theirs.digests):
-                    mine = await subject.walk(now_s, gentle=gentle).digests(cuts[: done + 1])
+                    mine = await subject.walk(forget_ms, gentle=gentle).digests(cuts[: done + 1])
                     found = compare(cuts, mine, theirs.digests, theirs.pairs, FEW_PAIRS)
                     for each in found.take:
-                        await self._take(subject, peer, *each, now_s, gentle)
+                        await self._take(subject, peer, *each, forget_ms, gentle)
                     work.extend((*each, depth + 1) for each in found.closer)
                 cuts = cuts[done:]
 
-    async def _digests(self, subject: Subject, peer: int, cuts: list[bytes], now_s: int, gentle: bool) -> DigestsReply:
-        request = DigestsRequest(subject.table, subject.tablet, self._catalog(), cuts, now_s, gentle)
+    async def _digests(
+        self, subject: Subject, peer: int, cuts: list[bytes], forget_ms: int, gentle: bool
+    ) -> DigestsReply:
+        request = DigestsRequest(subject.table, subject.tablet, self._catalog(), cuts, forget_ms, gentle)
         answer = await self._ask(peer, protocol.DIGESTS, protocol.encode(request), _TIMEOUT_S)
         reply: DigestsReply = protocol.decode_digests_reply(answer)
         if not 0 < len(reply.digests) < len(cuts) or len(reply.pairs) != len(reply.digests):
             raise RepairFailed(f"{len(reply.digests)} digests came for {len(cuts) - 1} ranges")
         return reply
 
-    async def _take(self, subject: Subject, peer: int, low: bytes, high: bytes, now_s: int, gentle: bool) -> None:
+    async def _take(self, subject: Subject, peer: int, low: bytes, high: bytes, forget_ms: int, gentle: bool) -> None:
         while True:
             asked_ms = self._wall_ms()
-            request = PageRequest(subject.table, subject.tablet, self._catalog(), low, high, now_s, PAGE_BYTES, gentle)
+            request = PageRequest(
+                subject.table, subject.tablet, self._catalog(), low, high, forget_ms, PAGE_BYTES, gentle
+            )
             answer = await self._ask(peer, protocol.PAGE, protocol.encode(request), _TIMEOUT_S)
             page: PageReply = protocol.decode_page_reply(answer)
             if not 0 <= self._wall_ms() - asked_ms < self._hint_life_ms:
                 raise RepairFailed("a page took longer than a hint lives; what is in it may have been deleted since")
             self.taken.pages += 1
             if page.pairs:
-                pairs = await subject.walk(now_s, gentle=gentle).lacking(page.pairs)
+                pairs = await subject.walk(forget_ms, gentle=gentle).lacking(page.pairs)
                 if pairs:
                     await subject.put(pairs)
                 self.taken.pairs += len(pairs) // 2
@@ -194,7 +209,7 @@ class RepairService:
             raise Refused("invalid", "ranges to compare must ascend, and there must be one")
         subject = self._subject(request.table, request.tablet, request.catalog)
         async with self._turns:
-            walk = subject.walk(request.now_s, gentle=request.gentle)
+            walk = subject.walk(request.forget_ms, gentle=request.gentle)
             digests, pairs = await walk.first_digests(request.cuts, MAX_PAIRS_PER_REQUEST)
         return protocol.encode(DigestsReply(digests, pairs))
 
@@ -203,7 +218,7 @@ class RepairService:
         subject = self._subject(request.table, request.tablet, request.catalog)
         async with self._turns:
             limit_bytes = min(request.limit_bytes, MAX_PAGE_BYTES)
-            walk = subject.walk(request.now_s, gentle=request.gentle)
+            walk = subject.walk(request.forget_ms, gentle=request.gentle)
             pairs, following = await walk.page(request.low, request.high, limit_bytes)
         return protocol.encode(PageReply(pairs, following))
 

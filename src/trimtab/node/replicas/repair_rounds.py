@@ -34,9 +34,6 @@ STILL_REPAIRING = "repairing"
 class Kept(Subject, Protocol):
     """A replica of this instance that serves."""
 
-    @property
-    def repaired_through_ms(self) -> int: ...
-
     async def set_repaired_through(self, through_ms: int) -> None:
         """Returns when it is durable."""
         ...

@@ -1,0 +1,316 @@
+"""Everything about writes that a replica missed, put together for one instance.
+
+    hints         what others did not acknowledge to this coordinator
+    catching_up   what this instance missed while it was away, before it may serve
+    repair        a replica against another one; mending: against enough of them
+    rebuilding    replicas that lost their data
+    rounds        all replicas of a tablet against each other, so that deletions can be forgotten
+
+`open` comes before anything is coordinated: from then on it is durable that this life may owe hints. `start` comes when
+others can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.replicas.catching_up import FAILURES, CatchingUp
+from trimtab.node.replicas.held import HeldReplica
+from trimtab.node.replicas.hints import PREFIX, HintBounds, Hints
+from trimtab.node.replicas.mending import Mending
+from trimtab.node.replicas.rebuilding import Lost, Rebuilding
+from trimtab.node.replicas.repair import Repair, RepairService, Subject
+from trimtab.node.replicas.repair_rounds import Kept, RepairRounds
+from trimtab.node.replicas.replica import Replica, ReplicaState
+from trimtab.node.replicas.shelf import Shelf
+from trimtab.node.router.schemas import Schemas
+from trimtab.rows import repair_protocol as protocol
+from trimtab.rows.repair_protocol import DoneReply, StatusReply
+from trimtab.storage.mutation_log import MutationLog
+from trimtab.tablets.domains import domain_of
+from trimtab.topology.grades import Grade
+
+if TYPE_CHECKING:
+    from trimtab.node.control import ClusterControl
+    from trimtab.node.instance import Instance
+
+_SYNCED = (Grade.RAFT_SYNCED, Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
+_CAUGHT_UP = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
+_FOREVER_S = 1e9
+_TELL_EVERY_S = 10.0
+_TELL_TIMEOUT_S = 2.0
+_MAX_WAIT_S = 10.0
+
+
+class MissedWrites:
+    """Of one instance. What the parts want to know of it they ask here."""
+
+    def __init__(
+        self, instance: Instance, control: ClusterControl, shelf: Shelf, log: MutationLog, schemas: Schemas
+    ) -> None:
+        self._instance = instance
+        self._control = control
+        self._shelf = shelf
+        self._schemas = schemas
+        self._view = instance.watching.view
+        self._tables = instance.watching.tables
+        self._loop = asyncio.get_running_loop()
+        self._own = instance.raft_id
+        self._telling: dict[int, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        timing, limits, story, fatal = (
+            instance.settings.timing,
+            instance.settings.limits,
+            instance.story,
+            instance.fail,
+        )
+        self.hints = Hints(
+            log.records(PREFIX),
+            self,
+            HintBounds(limits.hint_bytes, limits.hint_count, timing.hint_life_ms),
+            life=instance.hello.incarnation,
+            story=story,
+            defect=fatal,
+        )
+        self.repair = Repair(
+            control.calls.ask,
+            catalog=lambda: self._tables.catalog.version,
+            wall_ms=instance.wall_ms,
+            hint_life_ms=timing.hint_life_ms,
+        )
+        self.service = RepairService(self._find, synced=self.settled, catalog=lambda: self._tables.catalog.version)
+        self.mending = Mending(self._own, self.repair, self, story=story)
+        self.catching_up = CatchingUp(
+            self,
+            self.hints,
+            control.waits,
+            climb=self._climb,
+            grace_s=timing.catchup_grace_ms / 1000,
+            story=story,
+            defect=fatal,
+        )
+        self.rebuilding = Rebuilding(self.mending, lost=self._lost, ready=self.settled, story=story, defect=fatal)
+        self.rounds = RepairRounds(
+            self._own,
+            self,
+            self.repair,
+            every_ms=timing.repair_every_ms,
+            hint_life_ms=timing.hint_life_ms,
+            max_skew_ms=timing.max_skew_ms,
+            complain=instance.complaints.add,
+            defect=fatal,
+        )
+        shelf.on_rebuild = lambda _replica: self.rebuilding.wake()
+
+    # Life
+
+    async def open(self) -> None:
+        """Returns when it is durable that this life may come to owe hints to others."""
+        self.hints.open(raft_id for raft_id in self._view.members() if raft_id != self._own)
+        await self.hints.sync()
+
+    def start(self) -> None:
+        self.hints.start()
+        self.rebuilding.start()
+        self.rounds.start()
+        self._timer = self._loop.call_later(_TELL_EVERY_S, self._tell_marked)
+
+    def changed(self) -> None:
+        """The view changed: somebody may take writes now, or has left."""
+        for raft_id in self._view.instances:
+            if raft_id != self._own and self.takes_writes(raft_id):
+                self.hints.wake(raft_id)
+        self.catching_up.noted_left()
+
+    async def close(self) -> None:
+        """An orderly end: if nothing is owed that is not a hint, the next life need not mark anybody."""
+        self.stop()
+        await self.hints.close(clean=not len(self._control.open_requests))
+
+    def stop(self) -> None:
+        """An end of whatever kind: nothing more is begun."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._telling.values():
+            task.cancel()
+        self.catching_up.stop()
+        self.rebuilding.stop()
+        self.rounds.stop()
+        self.hints.stop()
+
+    def methods(self) -> dict[str, Method]:
+        return {
+            protocol.STATUS: self._status,
+            protocol.DONE: self._done,
+            protocol.MISSED: self._missed,
+            **self.service.methods(),
+            **self.rounds.methods(),
+        }
+
+    # What others ask
+
+    async def _status(self, asked: Asked) -> bytes:
+        request = protocol.decode_status(asked.body)
+        target = self._member(asked)
+        self.hints.wake(target)
+        if self.hints.held_for(target)[0]:
+            left_s = min(request.wait_ms / 1000, asked.deadline - self._loop.time() - 0.2, _MAX_WAIT_S)
+            await self.hints.emptied(target, max(left_s, 0.0))
+        count, bytes_ = self.hints.held_for(target)
+        since_ms, mark = self.hints.mark_of(target)
+        return protocol.encode(StatusReply(count, bytes_, since_ms, mark))
+
+    async def _done(self, asked: Asked) -> bytes:
+        request = protocol.decode_done(asked.body)
+        return protocol.encode(DoneReply(self.hints.clear_mark(self._member(asked), request.mark)))
+
+    async def _missed(self, asked: Asked) -> bytes:
+        self._member(asked)
+        self.catching_up.missed()
+        return b""
+
+    def _member(self, asked: Asked) -> int:
+        raft_id = asked.peer.raft_id
+        if not self._instance.admission.speaks_for(asked.peer) or not self.is_member(raft_id):
+            raise Refused("not_member", "only members ask for what they missed")
+        return raft_id
+
+    def _tell_marked(self) -> None:
+        """Those that are marked and up are told so: while they don't know, they don't look for what they missed."""
+        self._timer = self._loop.call_later(_TELL_EVERY_S, self._tell_marked)
+        for raft_id in self.hints.marked():
+            if raft_id not in self._telling and self._stands(raft_id, _CAUGHT_UP) and self._connected(raft_id):
+                self._telling[raft_id] = self._loop.create_task(self._tell(raft_id))
+
+    async def _tell(self, raft_id: int) -> None:
+        try:
+            await self.ask(raft_id, protocol.MISSED, b"", _TELL_TIMEOUT_S)
+        except FAILURES:
+            pass  # it is told again, as long as it is marked
+        finally:
+            self._telling.pop(raft_id, None)
+
+    # What the parts ask about the others
+
+    def wall_ms(self) -> int:
+        return self._instance.wall_ms()
+
+    def ask(self, raft_id: int, method: str, body: bytes, timeout_s: float) -> Awaitable[bytes]:
+        return self._control.calls.ask(raft_id, method, body, timeout_s)
+
+    def is_member(self, raft_id: int) -> bool:
+        record = self._view.instances.get(raft_id)
+        return record is not None and not record.left
+
+    def takes_writes(self, raft_id: int) -> bool:
+        return self._connected(raft_id) and self._stands(raft_id, _SYNCED)
+
+    def online(self, raft_id: int) -> bool:
+        return self._stands(raft_id, (Grade.ONLINE,))
+
+    def others(self) -> Mapping[int, str]:
+        return {raft_id: record.instance_id for raft_id, record in self._view.members().items() if raft_id != self._own}
+
+    def left(self) -> frozenset[int]:
+        return frozenset(raft_id for raft_id, record in self._view.instances.items() if record.left)
+
+    def dc_of(self) -> Mapping[int, str]:
+        return {raft_id: domain_of(record).dc for raft_id, record in self._view.instances.items()}
+
+    def likely(self, raft_ids: Iterable[int]) -> list[int]:
+        dc_of = self.dc_of()
+        near = dc_of.get(self._own)
+        found = [raft_id for raft_id in raft_ids if self._connected(raft_id) and self._stands(raft_id, _SYNCED)]
+        return sorted(found, key=lambda each: (not self._stands(each, _CAUGHT_UP), dc_of.get(each) != near, each))
+
+    def name_of(self, raft_id: int) -> str:
+        record = self._view.instances.get(raft_id)
+        return record.instance_id if record is not None else f"member {raft_id}"
+
+    def has_table(self, table: int) -> bool:
+        return self._schemas.exists(table)
+
+    def versions(self) -> tuple[int, int]:
+        return self._view.version, self._tables.catalog.version
+
+    def replicas(self, table: int, tablet: int) -> tuple[int, ...]:
+        try:
+            return self._tables.sets(table, tablet).writers
+        except LookupError:
+            return ()
+
+    def _connected(self, raft_id: int) -> bool:
+        link = self._instance.host.links.get(raft_id)
+        return link is not None and link.channel.connected
+
+    def _stands(self, raft_id: int, grades: tuple[Grade, ...]) -> bool:
+        record = self._view.instances.get(raft_id)
+        return (
+            record is not None
+            and not record.left
+            and record.grades.current.grade in grades
+            and not record.grades.must_climb
+        )
+
+    # What the parts ask about this instance
+
+    def settled(self) -> bool:
+        """Whether it is RaftSynced, in the life that it lives."""
+        return self._in_this_life(_SYNCED)
+
+    def stands(self) -> bool:
+        return self._in_this_life(_CAUGHT_UP) and self._control.lease_left_ms() > 0
+
+    def _in_this_life(self, grades: tuple[Grade, ...]) -> bool:
+        record, life = self._view.instances.get(self._own), self._control.standing.incarnation
+        if record is None or life is None:
+            return False
+        current = record.grades.current
+        return current.incarnation >= life and current.grade in grades
+
+    def _climb(self) -> int:
+        record = self._view.instances.get(self._own)
+        return record.grades.current.incarnation if record is not None else 0
+
+    async def opened(self) -> None:
+        await self._shelf.all_open(self._loop.time() + _FOREVER_S)
+
+    async def repair_all(self, why: str, *, gentle: bool) -> None:
+        subjects: list[Subject] = [
+            held for replica in self._shelf.held() if replica.readable and (held := self._held(replica)) is not None
+        ]
+        await self.mending.mend_all(subjects, gentle=gentle)
+
+    def repairing(self) -> str:
+        return self.mending.progress()
+
+    def kept(self) -> list[Kept]:
+        held = (self._held(replica) for replica in self._shelf.held() if replica.readable)
+        return [each for each in held if each is not None]
+
+    def find(self, table: int, tablet: int) -> Kept:
+        found = self._find(table, tablet)
+        if not found.answers:
+            raise Refused("rebuilding", f"{found.name} is being rebuilt here")
+        return found
+
+    def _find(self, table: int, tablet: int) -> HeldReplica:
+        replica = self._shelf.get(table, tablet)
+        held = self._held(replica) if replica is not None else None
+        if held is None:
+            raise Refused("not_ready", f"there is no open replica of tablet {tablet} of table {table} here")
+        return held
+
+    def _lost(self) -> list[Lost]:
+        held = (self._held(replica) for replica in self._shelf.held() if replica.state is ReplicaState.REBUILDING)
+        return [each for each in held if each is not None]
+
+    def _held(self, replica: Replica) -> HeldReplica | None:
+        """None: its table is gone."""
+        table = self._tables.catalog.tables.get(replica.table)
+        if table is None or not self._tables.map(replica.table).count:
+            return None
+        return HeldReplica(replica, self._schemas.layout, table.tablets, table.full_name)
