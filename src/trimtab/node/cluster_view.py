@@ -18,6 +18,7 @@ from itertools import islice
 from trimtab.governor.state import Heard
 from trimtab.node.answering import Asked, Method
 from trimtab.node.group import Group
+from trimtab.tablets.view import TableView
 from trimtab.topology import protocol
 from trimtab.topology.protocol import InstanceView, ViewReply
 from trimtab.topology.records import EventRecord
@@ -41,6 +42,7 @@ class ClusterView:
         genesis: str,
         group: Group,
         view: View,
+        tables: TableView,
         *,
         revision: Callable[[], int],
         barrier: Callable[[float], Awaitable[None]],
@@ -54,6 +56,7 @@ class ClusterView:
         self._genesis = genesis
         self._group = group
         self._view = view
+        self._tables = tables
         self._revision = revision
         self._barrier = barrier
         self._heard = heard
@@ -103,15 +106,22 @@ class ClusterView:
             events=events,
             last_event=view.next_event() - 1,
             lease_ms=max(self._lease_left_ms(), 0),
-            unreadable=[f"{key.decode(errors='replace')}: {why}" for key, why in sorted(view.unreadable.items())],
+            unreadable=self._unreadable(),
             wall_ms=self._wall_ms(),
             left_out=len(left) - len(left_shown),
             waiting=list(islice(self._waiting(), MAX_WAITING_SHOWN)),
         )
 
+    def _unreadable(self) -> list[str]:
+        """What can't be read here, and whether the schema waits because of that."""
+        records = {**self._view.unreadable, **self._tables.unreadable}
+        unread = [f"{key.decode(errors='replace')}: {why}" for key, why in sorted(records.items())]
+        return [*unread, self._tables.waits_for] if self._tables.waits_for else unread
+
     def _instances(self, left_shown: Collection[int]) -> list[InstanceView]:
         config = self._group.raw.raft.tracker.config
         heard = self._heard()
+        loads = self._tables.loads()
         shown = []
         shown_ids = self._view.members().keys() | set(left_shown)
         for raft_id in sorted(shown_ids):
@@ -125,6 +135,7 @@ class ClusterView:
                     learner=raft_id in config.learners or raft_id in config.learners_next,
                     heard_ms=known.age_ms if known is not None else None,
                     applied=known.applied if known is not None else None,
+                    tablets=loads.get(raft_id, 0),
                 )
             )
         return shown

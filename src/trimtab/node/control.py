@@ -40,6 +40,7 @@ from trimtab.node.leader_watch import LeaderWatch
 from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
 from trimtab.node.request_service import RequestService
+from trimtab.node.schema_service import SchemaService
 from trimtab.node.serving import Serving
 from trimtab.node.standing import Standing
 from trimtab.node.waits import WaitedTooLong, Waits
@@ -175,6 +176,7 @@ class ClusterControl:
             instance.identity.genesis,
             self._group,
             self.view,
+            instance.watching.tables,
             revision=lambda: instance.machine.metastore.revision,
             barrier=self.read_barrier,
             heard=self._heard,
@@ -191,6 +193,15 @@ class ClusterControl:
             barrier=self.read_barrier,
         )
         self.requests = RequestService(self.view, door, alive=self._alive, holds=self._holds, wall_ms=instance.wall_ms)
+        self.schema = SchemaService(
+            self.view,
+            instance.watching.tables,
+            door,
+            self.calls,
+            self.waits,
+            wall_ms=instance.wall_ms,
+            story=instance.story,
+        )
         self.service = ClusterService(
             Self(
                 instance.raft_id,
@@ -213,7 +224,7 @@ class ClusterControl:
             wall_ms=instance.wall_ms,
             join_deadline_ms=JOIN_DEADLINE_MS,
         )
-        for part in (self.orders, self.serving, self.shown, self.service, self.requests):
+        for part in (self.orders, self.serving, self.shown, self.service, self.requests, self.schema):
             self._methods.update(part.methods())
 
     # Life
@@ -279,6 +290,7 @@ class ClusterControl:
     def _view_changed(self, _keys: frozenset[bytes]) -> None:
         self.waits.look()
         self.standing.changed()
+        self.schema.changed()
         self._wake()
 
     def _look_at_office(self) -> None:

@@ -12,6 +12,7 @@ from trimtab.net.hello import Hello
 from trimtab.node.answering import Asked
 from trimtab.node.cluster_view import LEFT_SHOWN, MAX_WAITING_SHOWN, ClusterView
 from trimtab.node.settings import Limits
+from trimtab.tablets.view import TableView
 from trimtab.topology import protocol, shapes
 from trimtab.topology.protocol import ViewReply, ViewRequest
 
@@ -31,6 +32,7 @@ def show(*requests: ViewRequest) -> list[ViewReply]:
             "g",
             group,
             view,
+            TableView(),
             revision=lambda: 1,
             barrier=lambda _timeout_s: asyncio.sleep(0),
             heard=lambda: None,
