@@ -8,6 +8,7 @@ and a failed sync may succeed when asked again although the data is gone (so it 
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from trimtab.storage.port import (
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
 
+_TABLE_FILE = re.compile(r"\S+\.sst")
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 # Said by RocksDB when it declines a sync because an append failed before; no fsync was tried then.
 _AFTER_FAILED_APPEND = "Writer has previous error"
@@ -152,9 +154,10 @@ class RocksStore:
         check_bytes(low, "a key")
         check_bytes(high, "a key")
         found: list[tuple[bytes, bytes]] = []
+        items: Any = None
         try:
-            # An iterator of its own, whose status tells at once whether damage ended it. It dies with this call.
-            items: Any = self._db.iter()
+            # An iterator of its own, whose status tells at once whether damage ended it.
+            items = self._db.iter()
             items.seek(low)
             while len(found) < limit and items.valid():
                 key = items.key()
@@ -165,6 +168,9 @@ class RocksStore:
             items.status()
         except Exception as error:
             raise self._explain(error, "read") from error
+        finally:
+            # The traceback of an error keeps this frame, and an iterator in it would keep the database open.
+            items = None
         return found
 
     def batch(self) -> Batch:
@@ -296,6 +302,7 @@ class RocksStore:
     def check_scan_end(self, last: bytes, reverse: bool) -> None:
         """Raise Corrupt when the step after `last` can't be read: that, and not the end of the data, ended the scan."""
         self.check_open()
+        probe: Any = None
         try:
             probe = self._db.iter()
             if reverse:
@@ -310,6 +317,8 @@ class RocksStore:
             probe.status()
         except Exception as error:
             raise self._explain(error, "scan") from error
+        finally:
+            probe = None  # see `read`
 
     def _check_writable(self) -> None:
         self.check_open()
@@ -344,7 +353,8 @@ def explain(error: BaseException, where: str, disk: RocksDisk, doing: str) -> Ba
     if any(phrase in text for phrase in _NO_SPACE):
         return DiskFull(where, free_bytes=disk.free_bytes(), reserve_bytes=disk.reserve_bytes, detail=text)
     if "Corruption" in text or "checksum mismatch" in text or "No such file" in text:
-        return Corrupt(where, f"{doing}: {text}")
+        named = _TABLE_FILE.search(text)
+        return Corrupt(named[0] if named is not None else where, f"{doing}: {text}")
     if "lock file" in text or "lock hold" in text:
         return StorageError(f"{where} is open elsewhere ({text}); only one process at a time may open it")
     return StorageError(f"{doing} {where}: {text}")

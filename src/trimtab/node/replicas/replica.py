@@ -159,6 +159,7 @@ class Replica:
         self._around = around
         self._call_soon = call_soon
         self._held: list[Mutation] | None = None
+        self._flush_waiting: list[SyncDone] = []
 
     @property
     def state(self) -> ReplicaState:
@@ -184,9 +185,12 @@ class Replica:
 
     # Writing
 
-    def write(self, pairs: Pairs, done: SyncDone) -> None:
-        """Put the pairs: `done(None)` when they are durable and visible, else `done(error)`; never within this call."""
-        refusal = self._refusal(pairs)
+    def write(self, pairs: Pairs, done: SyncDone, *, repair: bool = False) -> None:
+        """Put the pairs: `done(None)` when they are durable and visible, else `done(error)`; never within this call.
+
+        `repair`: other replicas have taken them already, so no partition is too large for them.
+        """
+        refusal = self._refusal(pairs, repair)
         if refusal is not None:
             self._call_soon(partial(done, refusal))
         else:
@@ -265,7 +269,7 @@ class Replica:
     def held(self) -> bool:
         return self._held is not None
 
-    def _refusal(self, pairs: Pairs) -> BaseException | None:
+    def _refusal(self, pairs: Pairs, repair: bool) -> BaseException | None:
         if self.closed:
             return self._gone()
         if self.stalled is not None:
@@ -276,7 +280,7 @@ class Replica:
             key = pairs[place]
             if len(key) < _MIN_KEY_BYTES:
                 return Refused("invalid", f"{key!r} is no key of a row")
-            if self.oversized and key[_KIND_AT] == _PUT and key[:8] in self.oversized:
+            if self.oversized and not repair and key[_KIND_AT] == _PUT and key[:8] in self.oversized:
                 for prefix, size in self.oversized[key[:8]]:
                     if key.startswith(prefix):
                         text = f"a partition of {self.title} has {size} bytes, more than one may have; delete from it"
@@ -327,8 +331,7 @@ class Replica:
         try:
             found = self.store.scan(max(low, FIRST_KEY), high, reverse=reverse)
         except Corrupt as error:
-            self._around.damaged(self, error)
-            raise
+            raise self._damaged(error) from error
         return self._guarded(found)
 
     def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -338,8 +341,7 @@ class Replica:
         try:
             return self.store.read(max(low, FIRST_KEY), high, limit)
         except Corrupt as error:
-            self._around.damaged(self, error)
-            raise
+            raise self._damaged(error) from error
 
     def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
         """Every version of one row, newest first."""
@@ -357,8 +359,11 @@ class Replica:
         try:
             yield from found
         except Corrupt as error:
-            self._around.damaged(self, error)
-            raise
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Corrupt) -> Corrupt:
+        self._around.damaged(self, error)
+        return Corrupt(error.where, error.what, what_to_do="this replica is rebuilt from the others; ask again")
 
     # Flushing
 
@@ -368,8 +373,10 @@ class Replica:
         return self.unflushed_since is not None or self._held is not None or self.stalled is not None
 
     def flush(self, done: SyncDone) -> None:
-        """Bring what is in memory into files, off the loop. One at a time."""
-        assert not self.flushing, f"{self.name} is being flushed already"
+        """Bring what is in memory now into files, off the loop. One at a time; who comes meanwhile gets the next."""
+        if self.flushing:
+            self._flush_waiting.append(done)
+            return
         position, size, since = self.position, self.unflushed_bytes, self._around.now()
         self.flushing = True
 
@@ -385,6 +392,9 @@ class Replica:
             elif isinstance(error, Corrupt):
                 self._around.damaged(self, error)
             done(error)
+            waiting, self._flush_waiting = self._flush_waiting, []
+            if waiting and not self.closed:
+                self.flush(partial(_tell_all, waiting))
 
         self.store.start_flush(flushed)
 
@@ -405,3 +415,8 @@ class Replica:
 
     def _gone(self) -> Refused:
         return Refused("not_ready", f"the replica of {self.title} was closed; try again")
+
+
+def _tell_all(waiting: list[SyncDone], error: BaseException | None) -> None:
+    for done in waiting:
+        done(error)
