@@ -266,7 +266,9 @@ class TabletRead:
         first, *others = self._data.values()
         if self._digests or others:
             digests = digests_of(first)
-            if any(each != digests for each in self._digests.values()) or any(digests_of(each) != digests for each in others):
+            if any(each != digests for each in self._digests.values()) or any(
+                digests_of(each) != digests for each in others
+            ):
                 self._reconciling = True
                 self._reads.repaired += 1
                 self._reads.spawn(self._reconcile())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.unit.node.router.stage import play
+
 from trimtab.node.router.deadlines import SLOT_S, Deadlines
 
 

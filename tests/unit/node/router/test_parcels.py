@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.unit.node.router.stage import play
+
 from trimtab.net.errors import ConnectionLost, NotConnected
 from trimtab.node.router import parcels as parcels_module
 from trimtab.node.router.parcels import Parcels, weight

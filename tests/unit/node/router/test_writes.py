@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.unit.node.router.stage import OWN, TABLE, HintsKept, Replicas, Topology, play
+
 from trimtab.node.answering import Refused
 from trimtab.node.router.deadlines import Deadlines
 from trimtab.node.router.routes import Routes

@@ -1,0 +1,216 @@
+"""Slices and scans, page by page.
+
+A page ends after so many rows, so many bytes, or when its time is nearly over; it may be shorter than asked for, and
+empty, and is the last one only if it says nothing about where to go on. What a replica returns for a range may end
+early (because of deletions, say, or because another one has less of it): then the range goes on from there, so that no
+row is left out and none comes twice.
+
+A scan goes from tablet to tablet in the order of tokens. While tablets turn out to hold little, several are asked at
+the same time, and their rows are still given in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from trimtab.node.answering import Refused
+from trimtab.node.router import refusals
+from trimtab.node.router.pages import seal, shape_of, unseal
+from trimtab.node.router.reads import Reads
+from trimtab.node.router.routes import Routes
+from trimtab.rows.keys import partition_prefix, slice_bounds
+from trimtab.rows.layout import RowLayout
+from trimtab.rows.protocol import (
+    Cell,
+    CellMeta,
+    RangeRead,
+    RangeRows,
+    ReplicaRead,
+    RowsReply,
+    ScanRequest,
+    SliceRequest,
+)
+from trimtab.rows.reading import rows_of
+from trimtab.rows.tokens import keys_between
+from trimtab.tablets.ring import tablets_between, token_range
+
+MAX_PAGE_ROWS = 1_000  # more would hold the loop for too long
+PAGE_BYTES = 256 << 10
+MAX_AT_ONCE = 16
+_NEARLY_OVER = 0.5  # of its time, after which a page with rows is given as it is
+
+
+class Paging:
+    """Of one node."""
+
+    def __init__(self, reads: Reads, routes: Routes, wall_ms: Callable[[], int]) -> None:
+        self._reads = reads
+        self._routes = routes
+        self._wall_ms = wall_ms
+        self._loop = asyncio.get_running_loop()
+
+    async def slice(self, layout: RowLayout, request: SliceRequest, deadline: float) -> RowsReply:
+        """A page of one partition's rows."""
+        page = _Page(self, layout, request, deadline)
+        low, high = slice_bounds(layout, request.partition, request.start, request.end)
+        tablet = int.from_bytes(partition_prefix(layout, request.partition)[:8]) >> page.shift
+        if request.page:
+            key = unseal(request.page, request.table, page.shape)
+            low, high = (low, min(high, key)) if request.reverse else (max(low, key), high)
+        while low < high:
+            wanted = RangeRead(low, high, page.wanted, request.reverse)
+            found = await page.read(tablet, wanted)
+            page.add(wanted, found)
+            if not found.more:
+                break
+            if request.reverse:
+                high = found.end
+            else:
+                low = found.end
+            if page.full:
+                return page.reply(found.end)
+            # Reads of this node's own replica don't wait for anything: let others have their turn.
+            await asyncio.sleep(0)
+        return page.reply(b"")
+
+    async def scan(self, layout: RowLayout, request: ScanRequest, deadline: float) -> RowsReply:
+        """A page of the rows of a range of tokens."""
+        page = _Page(self, layout, request, deadline)
+        count = layout.table.tablets
+        low, end = keys_between(request.first_token, request.last_token)
+        tablets = list(tablets_between(request.first_token, request.last_token, count))
+        if request.page:
+            low = max(low, unseal(request.page, request.table, page.shape))
+            first = int.from_bytes(low[:8]) >> page.shift
+            tablets = [tablet for tablet in tablets if tablet >= first]
+        at_once = 1
+        while tablets:
+            asked, tablets = tablets[:at_once], tablets[at_once:]
+            ranges = []
+            for tablet in asked:
+                its_low, its_high = keys_between(*_tokens(tablet, count))
+                ranges.append(RangeRead(max(low, its_low), min(end, its_high), page.wanted))
+            answers = await asyncio.gather(
+                *(page.read(tablet, wanted) for tablet, wanted in zip(asked, ranges, strict=True))
+            )
+            for tablet, wanted, found in zip(asked, ranges, answers, strict=True):
+                if page.full and page.rows:
+                    return page.reply(wanted.low)
+                if (rest := page.add(wanted, found)) is not None:
+                    return page.reply(rest)
+                if found.more:
+                    if page.full:
+                        return page.reply(found.end)
+                    low = found.end
+                    tablets = list(range(tablet, (asked + tablets)[-1] + 1))
+                    at_once = 1
+                    break
+            else:
+                at_once = min(2 * at_once, MAX_AT_ONCE)
+            await asyncio.sleep(0)
+        return page.reply(b"")
+
+    # For pages
+
+    async def read(self, read: ReplicaRead, deadline: float) -> tuple[RangeRows, bool]:
+        future: asyncio.Future[tuple[RangeRows, bool]] = self._loop.create_future()
+
+        def done(refused: Refused | None, ranges: list[RangeRows], stale: bool) -> None:
+            if future.done():
+                return
+            if refused is not None:
+                future.set_exception(refused)
+            else:
+                future.set_result((ranges[0], stale))
+
+        self._reads.begin(read, deadline, done)
+        return await future
+
+    def stamp(self) -> tuple[int, int]:
+        return self._routes.stamp()
+
+    def now_s(self) -> int:
+        return self._wall_ms() // 1000
+
+    def time(self) -> float:
+        return self._loop.time()
+
+
+class _Page:
+    """What has been gathered of a page."""
+
+    def __init__(self, paging: Paging, layout: RowLayout, request: SliceRequest | ScanRequest, deadline: float) -> None:
+        if request.limit <= 0:
+            raise refusals.invalid(f"a page of {request.limit} rows; ask for at least one")
+        # Whether the columns exist must be known before anything is read.
+        rows_of(layout, [], request.columns, 0)
+        self._paging = paging
+        self._layout = layout
+        self._request = request
+        self._deadline = deadline
+        now = paging.time()
+        self._enough_at = now + (deadline - now) * _NEARLY_OVER
+        self._now_s = paging.now_s()
+        self._bytes = 0
+        self._stale = False
+        self._metas: list[list[CellMeta | None] | None] = []
+        self._limit = min(request.limit, MAX_PAGE_ROWS)
+        self.shape = shape_of(request)
+        self.shift = 65 - layout.table.tablets.bit_length()
+        self.rows: list[list[Cell] | None] = []
+
+    @property
+    def wanted(self) -> int:
+        """How many rows are missing."""
+        return self._limit - len(self.rows)
+
+    @property
+    def full(self) -> bool:
+        if len(self.rows) >= self._limit or self._bytes >= PAGE_BYTES:
+            return True
+        return bool(self.rows) and self._paging.time() >= self._enough_at
+
+    async def read(self, tablet: int, wanted: RangeRead) -> RangeRows:
+        request = self._request
+        topology, catalog = self._paging.stamp()
+        read = ReplicaRead(
+            topology, catalog, request.table, tablet, request.level, [wanted], False, self._now_s, request.as_of_us
+        )
+        rows, stale = await self._paging.read(read, self._deadline)
+        self._stale = self._stale or stale
+        return rows
+
+    def add(self, wanted: RangeRead, found: RangeRows) -> bytes | None:
+        """Take the rows of a range; the key of the first one that does not fit any more, if there is one."""
+        request = self._request
+        low, high = wanted.low, wanted.high
+        if found.more:
+            low, high = (found.end, high) if wanted.reverse else (low, found.end)
+        rows = rows_of(
+            self._layout,
+            found.pairs,
+            request.columns,
+            self._now_s,
+            low=low,
+            high=high,
+            reverse=wanted.reverse,
+            with_meta=request.with_meta,
+        )
+        room = self.wanted
+        self.rows += rows.cells[:room]
+        if request.with_meta:
+            self._metas += rows.metas[:room]
+        self._bytes += sum(map(len, found.pairs))
+        return rows.keys[room] if len(rows.keys) > room else None
+
+    def reply(self, end: bytes) -> RowsReply:
+        """The page; `end` is the row key at which the next one begins, empty if there is none."""
+        state = seal(self._request.table, self.shape, end) if end else b""
+        return RowsReply(self.rows, state, self._stale, self._metas)
+
+
+def _tokens(tablet: int, count: int) -> tuple[int | None, int | None]:
+    """The tokens of a tablet; the ends of the ring are open, so that no key lies outside of all tablets."""
+    found = token_range(tablet, count)
+    return (None if tablet == 0 else found.first), (None if tablet == count - 1 else found.last)
