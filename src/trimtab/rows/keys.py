@@ -15,7 +15,7 @@ a range of keys, and the keys that begin with some bytes are those from them up 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trimtab.rows.errors import BadRow
 from trimtab.rows.hashing import content_hash
@@ -50,6 +50,21 @@ def successor(start: bytes) -> bytes | None:
     """The least bytes above everything that begins with `start`. None: nothing is."""
     kept = start.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+
+
+def by_row(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+    """Row key and versions, one row after the other, of pairs in the order of their keys or in reverse."""
+    known, versions = b"", list[tuple[bytes, bytes]]()
+    for pair in pairs:
+        row_key = pair[0][:-TAIL]
+        if row_key == known:
+            versions.append(pair)
+            continue
+        if versions:
+            yield known, versions
+        known, versions = row_key, [pair]
+    if versions:
+        yield known, versions
 
 
 def after(row_key: bytes) -> bytes:

@@ -31,6 +31,7 @@ from trimtab.rows.keys import (
     STATIC,
     TAIL,
     after,
+    by_row,
     partition_end,
     prefix_of,
     stamp_of,
@@ -118,21 +119,10 @@ class _Reader:
         )
 
     def groups(self, pairs: Iterable[Pair]) -> Iterator[tuple[bytes, list[Pair]]]:
-        """The versions of one row key after the other."""
-        known, versions = b"", list[Pair]()
-        for pair in pairs:
-            key = pair[0]
-            row_key = key[:-TAIL]
-            self.scanned_bytes += len(key) + len(pair[1])
-            self.scanned_pairs += 1
-            if row_key != known:
-                if versions:
-                    yield known, versions
-                known, versions = row_key, [pair]
-            else:
-                versions.append(pair)
-        if versions:
-            yield known, versions
+        for row_key, versions in by_row(pairs):
+            yield row_key, versions
+            self.scanned_pairs += len(versions)
+            self.scanned_bytes += len(versions) * (len(row_key) + TAIL) + sum([len(value) for _, value in versions])
 
     def merge(self, row_key: bytes, versions: list[Pair], covered_us: int, static: bool = False) -> tuple[Pairs, bool]:
         """The canonical form of a row, and whether it is live."""
