@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.rows.hashing import MAX_TOKEN, MIN_TOKEN, murmur3_of
-from trimtab.rows.ragged import Ragged
+from trimtab.rows.ragged import Ragged, copy_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,18 +58,23 @@ def tokens(partition_keys: Ragged) -> NDArray[np.int64]:
     return found
 
 
-def _of_matrix(rows: Octets) -> NDArray[np.int64]:
+def _of_matrix(matrix: Octets) -> NDArray[np.int64]:
     import numpy as np
 
-    count, width = rows.shape
+    count, width = matrix.shape
     found = np.empty(count, dtype=np.uint64)
-    padded = np.zeros((min(count, _BLOCK_ROWS), width - width % _BLOCK_BYTES + _BLOCK_BYTES), dtype=np.uint8)
+    # One array a word, so that every operation runs over adjacent memory.
+    words = np.zeros((2 * (width // _BLOCK_BYTES) + 2, min(count, _BLOCK_ROWS)), dtype=np.uint64)
+    whole, left = width // 8, width % 8
     for start in range(0, count, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, count)
-        padded[: stop - start, :width] = rows[start:stop]
-        # One array a word, so that every operation runs over adjacent memory.
-        words = np.ascontiguousarray(padded[: stop - start].view("<u8").T)
-        found[start:stop] = _of_words(words.astype(np.uint64, copy=False), width)
+        rows, used = matrix[start:stop], words[:, : stop - start]
+        for at in range(whole):
+            used[at] = rows[:, 8 * at : 8 * at + 8].view("<u8")[:, 0]
+        if left:
+            used[whole] = 0
+            copy_columns(rows[:, 8 * whole :], used[whole].view(np.uint8).reshape(-1, 8)[:, :left])
+        found[start:stop] = _of_words(used, width)
     return found.view(np.int64)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Ragged:
             return found
         held = self.flat().tobytes()
         places = (self.offsets - self.offsets[0]).tolist()
-        return [held[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+        return [held[start:stop] for start, stop in pairwise(places)]
 
     def lists(self, rows: int) -> Iterator[list[bytes]]:
         """All of them as lists of so many: few enough objects at a time that memory is used again while it is warm."""
@@ -123,9 +123,11 @@ class Ragged:
         """The same few bytes of every string, as a matrix. Every string must reach that far."""
         import numpy as np
 
-        if self.width is not None:
-            return np.ascontiguousarray(self.matrix[:, offset : offset + width])
-        return self.gather(self.starts + offset, width)
+        if self.width is None:
+            return self.gather(self.starts + offset, width)
+        found = np.empty((self.count, width), dtype=np.uint8)
+        copy_columns(self.matrix[:, offset : offset + width], found)
+        return found
 
     def gather(self, places: Offsets, width: int) -> Octets:
         """`width` bytes from each of these places in `data`, as a matrix."""
@@ -135,7 +137,9 @@ class Ragged:
         if not width or not len(places):
             return found
         # Every place of `data` as the beginning of an item: one index a row instead of one a byte.
-        windows = np.lib.stride_tricks.as_strided(self.data, (len(self.data) - width + 1, width), (1, 1), writeable=False)
+        windows = np.lib.stride_tricks.as_strided(
+            self.data, (len(self.data) - width + 1, width), (1, 1), writeable=False
+        )
         for start in range(0, len(places), _BLOCK_ROWS):
             stop = start + _BLOCK_ROWS
             found[start:stop] = windows[places[start:stop]]
@@ -166,6 +170,18 @@ class Ragged:
 
         offsets = pa.py_buffer(np.ascontiguousarray(self.offsets))
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), self.count, [None, offsets, pa.py_buffer(self.data)])
+
+
+def copy_columns(source: Octets, target: Octets) -> None:
+    """Copy a few columns of bytes between matrices; a source of one row goes to every row.
+
+    numpy copies items of 1, 2, 4, 8 and 16 bytes ten times faster than the same bytes one by one.
+    """
+    at, width = 0, target.shape[1]
+    for size in (16, 8, 4, 2, 1):
+        while width - at >= size:
+            target[:, at : at + size].view(f"V{size}")[...] = source[:, at : at + size].view(f"V{size}")
+            at += size
 
 
 def fixed(matrix: Octets) -> Ragged:
@@ -234,9 +250,8 @@ def join(parts: Sequence[Ragged | bytes]) -> Ragged:
         at = 0
         for part, width in zip(parts, widths, strict=True):
             assert width is not None
-            if width:
-                whole = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part.matrix
-                matrix[:, at : at + width] = whole
+            whole = np.frombuffer(part, np.uint8).reshape(1, width) if isinstance(part, bytes) else part.matrix
+            copy_columns(whole, matrix[:, at : at + width])
             at += width
         return Ragged(matrix.reshape(-1), count, matrix.shape[1])
     arrays = [constant(part, count).to_arrow() if isinstance(part, bytes) else part.to_arrow() for part in parts]

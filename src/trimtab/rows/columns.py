@@ -1,0 +1,217 @@
+"""Arrow tables to rows that can be stored, whole columns at a time.
+
+`encode_table` makes of a table exactly the pairs that `mutations.pairs_of_put` makes of its rows with one timestamp,
+sorted by key, in numpy: 5 million rows take seconds and no row is ever a Python object. Rows of one key are merged into
+one by CQL's rule, so that a file holds each row once. What has no form by the column (multi-cell collections) goes
+through `pairs_of_put` itself. The way back is `column_reading`.
+
+A column that the Arrow table lacks is not written. A null is not written either, which is what a load of new data
+wants; with `delete_nulls` it deletes the cell, which is what CQL's INSERT does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trimtab.catalog.schema import ColumnKind
+from trimtab.rows import arrow_cells
+from trimtab.rows.arrow_cells import Cells
+from trimtab.rows.column_keys import partition_prefixes, row_keys
+from trimtab.rows.column_values import Written, encode_values
+from trimtab.rows.keys import PUT, STATIC, TAIL, tail
+from trimtab.rows.layout import RowLayout
+from trimtab.rows.merge import canonical
+from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
+from trimtab.rows.protocol import Pairs, PutRequest
+from trimtab.rows.ragged import Ragged, from_list, join, stack
+from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
+
+BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
+_LAST_SECOND = (1 << 32) - 1
+
+
+def encode_table(
+    layout: RowLayout,
+    table: Any,
+    *,
+    timestamp_us: int,
+    now_ms: int,
+    ttl_s: int = 0,
+    update: bool = False,
+    delete_nulls: bool = False,
+) -> SortedRows:
+    """The rows of an Arrow table or record batch as pairs, sorted. BadRequest names what the table can't take.
+
+    `update`: as CQL's UPDATE, the rows do not exist without cells.
+    """
+    ttl_s = ttl_s or layout.table.options.default_ttl_s
+    if not 0 <= ttl_s <= MAX_TTL_S:
+        raise layout.refuse(f"a TTL of {ttl_s} s; it may be from 1 to {MAX_TTL_S} (20 years)")
+    if not -(1 << 63) + 1 < timestamp_us < (1 << 63) - 1:
+        raise layout.refuse(f"a timestamp of {timestamp_us} µs; it must fit 64 bits")
+    names = _check_names(layout, table)
+    written = Written(
+        stamp_us=timestamp_us,
+        ttl_s=ttl_s,
+        expires_s=min(now_ms // 1000 + ttl_s, _LAST_SECOND) if ttl_s else 0,
+        at_ms=now_ms,
+        marker=not update,
+        delete_nulls=delete_nulls,
+    )
+    if any(column.multicell and column.name in names for column in (*layout.regular.columns, *layout.static.columns)):
+        return _one_by_one(layout, table, written)
+    rows: list[Ragged] = []
+    values: list[Ragged] = []
+    for block in _blocks(table):
+        for made_keys, made_values in _encode_block(layout, block, written):
+            if len(made_keys):
+                rows.append(made_keys)
+                values.append(made_values)
+    if not rows:
+        return _in_order([], timestamp_us)
+    all_rows, all_values = stack(rows), stack(values)
+    return _merged(layout, SortedRows(all_rows, all_values, order_of(all_rows), timestamp_us))
+
+
+def _blocks(table: Any) -> list[Any]:
+    import pyarrow as pa
+
+    if isinstance(table, pa.RecordBatch):
+        return [table.slice(start, BLOCK_ROWS) for start in range(0, table.num_rows, BLOCK_ROWS)]
+    return list(table.to_batches(max_chunksize=BLOCK_ROWS))
+
+
+def _check_names(layout: RowLayout, table: Any) -> frozenset[str]:
+    names: list[str] = table.schema.names
+    known = {column.name for column in layout.columns.values()}
+    for name in names:
+        if name not in known:
+            raise layout.refuse(f"there is no column {name}; there are: {', '.join(sorted(known))}")
+        if names.count(name) > 1:
+            raise layout.refuse(f"column {name} is given twice")
+    statics = any(column.name in names for column in layout.static.columns)
+    no_rows = statics and not any(column.name in names for column in (*layout.clustering, *layout.regular.columns))
+    for key in (*layout.partition, *(() if no_rows else layout.clustering)):
+        if key.name not in names:
+            raise layout.refuse(f"key column {key.name} is missing; a row is written with its whole key")
+    return frozenset(names)
+
+
+def _cells(layout: RowLayout, block: Any, column: Any) -> Cells:
+    try:
+        return arrow_cells.encode(column.type, block.column(column.name))
+    except ValueError as error:
+        raise layout.refuse(f"column {column.name} ({column.type.name}): {error}") from None
+
+
+def _encode_block(layout: RowLayout, block: Any, written: Written) -> list[tuple[Ragged, Ragged]]:
+    """Row keys without tails, and values: of the rows, and of the static rows of their partitions."""
+    names, count = set(block.schema.names), block.num_rows
+    prefixes = partition_prefixes(layout, [_cells(layout, block, column) for column in layout.partition])
+    made = []
+    if not layout.clustering or layout.clustering[0].name in names:
+        keys = row_keys(layout, prefixes, [_cells(layout, block, column) for column in layout.clustering])
+        cells = [_cells(layout, block, each) if each.name in names else None for each in layout.regular.columns]
+        places, values = encode_values(layout, layout.regular, cells, count, written)
+        made.append((keys if _all(places, count) else keys.take(places), values))
+    if any(column.name in names for column in layout.static.columns):
+        cells = [_cells(layout, block, each) if each.name in names else None for each in layout.static.columns]
+        unmarked = Written(
+            written.stamp_us, written.ttl_s, written.expires_s, written.at_ms, False, written.delete_nulls
+        )
+        places, values = encode_values(layout, layout.static, cells, count, unmarked)
+        if len(places):
+            made.append((join([prefixes.take(places), STATIC]), values))
+    return made
+
+
+def _all(places: Any, count: int) -> bool:
+    return len(places) == count and bool((places[1:] > places[:-1]).all())
+
+
+def _merged(layout: RowLayout, versions: SortedRows) -> SortedRows:
+    """One version of each row: those that were given several times are merged by CQL's rule."""
+    import numpy as np
+
+    again = repeats(versions.rows, versions.order)
+    if not again.any():
+        return versions
+    rows, values, order = versions.rows, versions.values, versions.order
+    kept = np.concatenate(([True], ~again))
+    instead: list[bytes] = []
+    places = order.copy()
+    for start, stop in runs(again):
+        row = rows.bytes_at(int(order[start]))
+        pairs = Pairs()
+        for at in order[start:stop].tolist():
+            value = values.bytes_at(at)
+            pairs += (row + tail(versions.stamp_us, PUT, value), value)
+        _, value = canonical(layout, pairs, static=_is_static(layout, row))
+        # The merged value lies behind all others; its row key is there a second time, too.
+        places[start] = len(values) + len(instead)
+        instead.append(value)
+    first = order[[start for start, _ in runs(again)]]
+    return SortedRows(
+        stack([rows, rows.take(first)]), stack([values, from_list(instead)]), places[kept], versions.stamp_us
+    )
+
+
+def _is_static(layout: RowLayout, row_key: bytes) -> bool:
+    if not layout.has_static:
+        return False
+    end = layout.partition_end
+    if end is None:
+        end = 8
+        for column in layout.partition:
+            _, end = column.codec.decode(row_key, end)
+    return row_key[end : end + 1] == STATIC
+
+
+def _one_by_one(layout: RowLayout, table: Any, written: Written) -> SortedRows:
+    """The same through the code for single rows."""
+    ids = [next(id for id, column in layout.columns.items() if column.name == name) for name in table.schema.names]
+    kinds = {id: layout.columns[id].kind for id in ids}
+    types = {each.id: each for each in (*layout.partition, *layout.clustering)}
+    types |= {each.id: each for shape in (layout.regular, layout.static) for each in shape.columns}  # type: ignore[misc]
+    pairs: dict[bytes, list[bytes]] = {}
+    for block in _blocks(table):
+        cells = [_with_nones(_cells(layout, block, types[id])) for id in ids]
+        for row in zip(*cells, strict=True):
+            given = [
+                (id, cell)
+                for id, cell in zip(ids, row, strict=True)
+                if cell is not None
+                or written.delete_nulls
+                or kinds[id] in (ColumnKind.PARTITION, ColumnKind.CLUSTERING)
+            ]
+            request = PutRequest(
+                layout.table.id,
+                layout.table.version,
+                [id for id, _ in given],
+                [[cell for _, cell in given]],
+                ttl_s=written.ttl_s,
+                update=not written.marker,
+            )
+            for made in pairs_of_put(layout, request, written.stamp_us, written.at_ms).values():
+                for key, value in zip(made[::2], made[1::2], strict=True):
+                    pairs.setdefault(key[:-TAIL], []).extend((key, value))
+    found: Pairs = []
+    for row_key in sorted(pairs):
+        made = pairs[row_key]
+        found += made if len(made) == 2 else canonical(layout, made, static=_is_static(layout, row_key))
+    return _in_order(found, written.stamp_us)
+
+
+def _in_order(pairs: Pairs, stamp_us: int) -> SortedRows:
+    import numpy as np
+
+    rows, values = from_list([key[:-TAIL] for key in pairs[::2]]), from_list(pairs[1::2])
+    return SortedRows(rows, values, np.arange(len(rows)), stamp_us)
+
+
+def _with_nones(cells: Cells) -> Sequence[bytes | None]:
+    strings = cells.strings.to_list()
+    if cells.valid is None:
+        return strings
+    return [cell if given else None for cell, given in zip(strings, cells.valid.tolist(), strict=True)]
