@@ -37,7 +37,7 @@ class HeldReplica:
         return self._replica.repaired_through_ms
 
     def walk(self, forget_ms: int, *, gentle: bool) -> Walk:
-        return Walk(self._replica.read, self._layout(self.table), forget_ms, gentle=gentle)
+        return Walk(self._replica.scan, self._layout(self.table), forget_ms, gentle=gentle)
 
     async def put(self, pairs: list[bytes]) -> None:
         await outcome(lambda done: self._replica.write(pairs, done, repair=True))

@@ -37,7 +37,7 @@ from trimtab.tablets.missed import compare, cut_range
 FIRST_PARTS = 64
 FINER_PARTS = 16
 FEW_PAIRS = 1_000
-PAGE_BYTES = 256 << 10
+PAGE_BYTES = 128 << 10
 MAX_PAGE_BYTES = 512 << 10
 _TIMEOUT_S = 20.0
 # So finely a range of 2^64 tokens can be cut in the end; a comparison that goes on for longer is a defect.

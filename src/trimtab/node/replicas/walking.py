@@ -1,41 +1,48 @@
 """Walking over the rows of a replica, for comparing it with another, in steps that don't hold up the loop.
 
-A step reads some hundred pairs at once and merges them; then others have their turn (`gentle`: they have most of it).
-Nothing is held between steps but where it stood: a replica may be written to, flushed or taken away meanwhile.
+A step reads and merges some hundred pairs, as a read would; then others have their turn (`gentle`: they have most of
+it). Nothing is held between steps but where it stood: a replica may be written to, flushed or taken away meanwhile.
+
+A step that begins inside a partition meets the partition's deletions again, because they count for its rows. They are
+left out then: the step before has given them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterable
+from itertools import islice
+from typing import Protocol
 
-from trimtab.rows.comparing import Digest, Merger, adds_nothing
+from trimtab.rows.comparing import Digest, adds_nothing
 from trimtab.rows.deletions import Pair
-from trimtab.rows.keys import TAIL, partition_end
+from trimtab.rows.keys import TAIL
 from trimtab.rows.layout import RowLayout
+from trimtab.rows.merge import Forgetting
+from trimtab.rows.protocol import Pairs, RangeRead
+from trimtab.rows.reading import Limits, read_range
 
-# (low, high, limit) -> the first pairs with low <= key < high
-Read = Callable[[bytes, bytes, int], list[Pair]]
-
-STEP_PAIRS = 256
-STEP_BYTES = 256 << 10
+STEP = Limits(answer_bytes=128 << 10, scanned_bytes=256 << 10, scanned_pairs=256)
 MAX_PAIRS_PER_REQUEST = 50_000
 _GENTLE_PAUSE_S = 0.005
-# Above every key: a token, and then at most 64 KiB of columns; but none has so many bytes of ff in a row.
+_ALL = 1 << 30
+# Above every key: a token and its columns don't begin with so many bytes of ff.
 END_OF_KEYS = b"\xff" * 1024
-_FIRST_SECTION, _AFTER_DELETIONS = b"\x10", b"\x30"
+
+
+class Scan(Protocol):
+    def __call__(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterable[Pair]: ...
 
 
 class Walk:
-    """Over one replica, with the layout its table has now."""
+    """Over one replica, with the layout its table has now. Deletions from before `forget_ms` are left out."""
 
-    def __init__(self, read: Read, layout: RowLayout, forget_ms: int, *, gentle: bool) -> None:
-        self._read = read
+    def __init__(self, scan: Scan, layout: RowLayout, forget_ms: int, *, gentle: bool) -> None:
+        self._scan = scan
         self._layout = layout
-        self._forget_ms = forget_ms
+        self._forgetting = Forgetting(forget_ms)
         self._gentle = gentle
-        self._limit = self._limit_used = STEP_PAIRS
 
     async def digests(self, cuts: list[bytes]) -> list[bytes]:
         """Of all ranges between these cuts (the last may be empty: to the end)."""
@@ -44,79 +51,46 @@ class Walk:
     async def first_digests(self, cuts: list[bytes], max_pairs: int) -> tuple[list[bytes], list[int]]:
         """Digests and numbers of pairs of the first ranges: of all, unless these hold more than `max_pairs`."""
         ends = [*cuts[1:-1], cuts[-1] or END_OF_KEYS]
-        digests = [Digest()]
-        merger = Merger(self._layout, self._forget_ms)
-        at, looked = cuts[0], 0
+        digests = [Digest() for _ in ends]
+        at, current, seen = cuts[0], 0, 0
         while True:
-            step = self._next(at, ends[-1])
-            looked += len(step)
+            pairs, at = self._step(at, ends[-1])
+            keys = pairs[::2]
+            seen += len(keys)
             start = 0
-            while start < len(step):
-                stop = bisect_left(step, (ends[len(digests) - 1],), start)
-                merger.feed(step[start:stop])
+            while start < len(keys):
+                stop = bisect_left(keys, ends[current], start)
+                digests[current].add(keys[start:stop])
                 start = stop
-                if start < len(step):
-                    self._end_range(merger, digests)
-                    if looked > max_pairs and len(digests) <= len(ends):
-                        # What is in this one is not counted: whoever asked goes on with it.
-                        return [each.bytes() for each in digests[:-1]], [each.pairs for each in digests[:-1]]
-            digests[-1].add(merger.take())
-            if not step or len(step) < self._limit_used:
+                if start < len(keys):
+                    current += 1
+            if not at:
                 break
-            at = step[-1][0] + b"\x00"
+            while at >= ends[current]:
+                current += 1
+            if seen > max_pairs and current:
+                # The one it stands in is not finished: whoever asked goes on with it.
+                digests = digests[:current]
+                break
             await self._breathe()
-        merger.finish()
-        digests[-1].add(merger.take())
-        digests.extend(Digest() for _ in range(len(ends) - len(digests)))
         return [each.bytes() for each in digests], [each.pairs for each in digests]
 
-    @staticmethod
-    def _end_range(merger: Merger, digests: list[Digest]) -> None:
-        merger.finish()
-        digests[-1].add(merger.take())
-        digests.append(Digest())
-
-    async def page(self, low: bytes, high: bytes, limit_bytes: int) -> tuple[list[bytes], bytes]:
+    async def page(self, low: bytes, high: bytes, limit_bytes: int) -> tuple[Pairs, bytes]:
         """Merged pairs from `low` on, whole rows, about so many bytes; and where the next page begins (empty: none)."""
-        high = high or END_OF_KEYS
-        merger = Merger(self._layout, self._forget_ms)
-        merger.prime(self._deletions_before(low))
-        pairs: list[bytes] = []
-        bytes_, at = 0, low
+        found: Pairs = []
+        bytes_ = 0
         while True:
-            step = self._next(at, high)
-            ended = len(step) < self._limit_used
-            merger.feed(step)
-            if ended:
-                merger.finish()
-            bytes_ += self._add(pairs, merger)
-            if ended:
-                return pairs, b""
-            if bytes_ >= limit_bytes:
-                following = merger.suspend()
-                self._add(pairs, merger)
-                return pairs, following
-            at = step[-1][0] + b"\x00"
+            pairs, low = self._step(low, high or END_OF_KEYS)
+            found += pairs
+            bytes_ += sum(map(len, pairs))
+            if not low or bytes_ >= limit_bytes:
+                return found, low
             await self._breathe()
 
-    @staticmethod
-    def _add(pairs: list[bytes], merger: Merger) -> int:
-        bytes_ = 0
-        for key, value in merger.take():
-            pairs += (key, value)
-            bytes_ += len(key) + len(value)
-        return bytes_
-
-    def _deletions_before(self, low: bytes) -> list[Pair]:
-        end = partition_end(self._layout, low) if self._layout.clustering else None
-        if end is None or len(low) <= end:
-            return []
-        return self._read(low[:end] + _FIRST_SECTION, min(low, low[:end] + _AFTER_DELETIONS), 1 << 30)
-
-    async def lacking(self, pairs: list[bytes]) -> list[bytes]:
+    async def lacking(self, pairs: Pairs) -> Pairs:
         """Of the pairs of a page, in order of keys, those that say something new here; by whole rows."""
         own = await self._own_between(pairs[0][:-TAIL], pairs[-2] + b"\x00")
-        lacking: list[bytes] = []
+        lacking: Pairs = []
         start, looked = 0, 0
         while start < len(pairs):
             row = pairs[start][:-TAIL]
@@ -124,34 +98,36 @@ class Walk:
             while stop < len(pairs) and pairs[stop][:-TAIL] == row:
                 stop += 2
             theirs = list(zip(pairs[start:stop:2], pairs[start + 1 : stop : 2], strict=True))
-            mine = own.get(row)
-            if mine is None or not adds_nothing(self._layout, mine, theirs):
+            if not adds_nothing(self._layout, own.get(row, ()), theirs):
                 lacking.extend(pairs[start:stop])
             start = stop
             looked += 1
-            if looked % STEP_PAIRS == 0:
+            if looked % STEP.scanned_pairs == 0:
                 await self._breathe()
         return lacking
 
     async def _own_between(self, low: bytes, high: bytes) -> dict[bytes, list[Pair]]:
         own: dict[bytes, list[Pair]] = {}
         while True:
-            step = self._next(low, high)
-            for pair in step:
+            found = list(islice(self._scan(low, high), STEP.scanned_pairs))
+            for pair in found:
                 own.setdefault(pair[0][:-TAIL], []).append(pair)
-            if len(step) < self._limit_used:
+            if len(found) < STEP.scanned_pairs:
                 return own
-            low = step[-1][0] + b"\x00"
+            low = found[-1][0] + b"\x00"
             await self._breathe()
 
-    def _next(self, low: bytes, high: bytes) -> list[Pair]:
-        """The next step. Its length adapts to the size of the pairs, so that large ones don't hold up the loop."""
-        self._limit_used = self._limit
-        step = self._read(low, high, self._limit)
-        if step:
-            bytes_ = sum(len(value) for _, value in step)
-            self._limit = max(min(STEP_PAIRS, STEP_BYTES * len(step) // max(bytes_, 1)), 1)
-        return step
+    def _step(self, low: bytes, high: bytes) -> tuple[Pairs, bytes]:
+        """The next merged pairs, and where the step after begins; empty: there is none."""
+        if low >= high:
+            return [], b""
+        wanted = RangeRead(low, high, _ALL)
+        read = read_range(self._layout, self._scan, wanted, 0, limits=STEP, forgetting=self._forgetting)
+        pairs = read.pairs
+        if pairs and pairs[0] < low:
+            first = 2 * bisect_left(pairs[::2], low)
+            pairs = pairs[first:]
+        return pairs, read.end if read.more else b""
 
     async def _breathe(self) -> None:
         await asyncio.sleep(_GENTLE_PAUSE_S if self._gentle else 0)
