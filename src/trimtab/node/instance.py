@@ -4,7 +4,8 @@ Nothing here knows whether it is real. Time and network come from the running ev
 the clocks from whoever makes the instance; the simulator makes the same one.
 
 It begins where founding or joining ended: with an identity that holds a raft id (see `boot`). Files: `instance.json`
-(who this is), `peers.json` (whom it has met), `log/` (all groups' Raft logs), `metastore/` (the cluster group's data).
+(who this is), `peers.json` (whom it has met), `log/` (Raft's and mutations), `metastore/` (the cluster group's data),
+`tablets/` (replicas).
 
 A member that was removed serves nothing any more, but goes on answering Raft for a while: others may not have heard of
 its removal yet and still count on its vote. It learns of it by applying the change, or by the word of the others: one
@@ -44,6 +45,7 @@ from trimtab.node.links import decode_parcel
 from trimtab.node.members import Members
 from trimtab.node.metastore_machine import MetastoreMachine
 from trimtab.node.metastore_service import MetastoreService
+from trimtab.node.replicas.holdings import Holdings
 from trimtab.node.reports import Reports
 from trimtab.node.settings import Settings, split_address
 from trimtab.node.snapshots import Snapshots
@@ -124,6 +126,7 @@ class Instance:
             CLUSTER_GROUP, self.machine, quiesces=False, snapshot=self.snapshots.source(CLUSTER_GROUP)
         )
         self.watching = Watching(self.machine, on_record=self.learn, fatal=self.fail)
+        self.holdings = Holdings(self, loop)
         self.acquaintances = Acquaintances(self.disk)
         self.admission = Admission(self.identity, self.acquaintances, self.watching.view, self._configuration)
         self._members_before = frozenset(self._configuration())
@@ -177,6 +180,7 @@ class Instance:
         self.port = await self.server.start(*split_address(settings.listen))
         # Only now, because whom this member greets comes back to it at once.
         self._learn_addresses()
+        self.holdings.start()
         self.host.start()
         if self.control is not None:
             self.control.start()
@@ -209,11 +213,13 @@ class Instance:
         if self.control is not None:
             self.control.stop()
         self.watching.close()
+        self.holdings.halt()
         self.host.stop()
         self.snapshots.close()
         self.server.close()
         self.members.close()
         await self.server.wait_closed()
+        self.holdings.close()
         self.machine.close()
         self.log.close()
         if not self.ended.done():
@@ -225,6 +231,7 @@ class Instance:
             return
         self.failure = error
         # First of all nothing may be acknowledged any more; telling comes last, because it may fail too.
+        self.holdings.halt()
         self.host.stop()
         if self._housekeeping is not None:
             self._housekeeping.cancel()

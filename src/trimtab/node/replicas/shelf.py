@@ -120,6 +120,7 @@ class Shelf:
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
+        self._unsettled = True
         self.flushing = Flushing(
             lambda: self._replicas.values(),
             log,
@@ -406,9 +407,15 @@ class Shelf:
 
     # Removing
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether it is still unknown if what lies here unwanted may go."""
+        return self._unsettled
+
     async def _remove_unwanted(self) -> None:
         if not self._settled():
             return
+        self._unsettled = False
         wanted = self._wanted()
         for place, replica in sorted(self._replicas.items()):
             if wanted.get(place) is None:
