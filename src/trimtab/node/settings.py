@@ -58,6 +58,7 @@ class Timing:
     hint_life_ms: int = 3 * 3_600_000
     catchup_grace_ms: int = 1_000
     repair_every_ms: int = 24 * 3_600_000
+    batch_replay_ms: int = 10_000  # a batch that its coordinator left is carried out by its holders after so long
 
     @property
     def election_max_ms(self) -> int:

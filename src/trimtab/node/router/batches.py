@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from trimtab.net.errors import NetError
+from trimtab.net.hello import Hello
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.writes import Writes
@@ -82,8 +83,10 @@ class Batches:
         limit_bytes: int,
         replay_after_ms: int,
         hint_life_ms: int,
+        trusted: Callable[[Hello], bool],
         complain: Callable[[str], None],
     ) -> None:
+        self._trusted = trusted
         self._raft_id = raft_id
         self._writes = writes
         self._records = records
@@ -203,6 +206,7 @@ class Batches:
 
     async def store(self, asked: Asked) -> bytes:
         """Answered when the record is durable here."""
+        self._check_member(asked)
         record = _decode_record(asked.body)
         if len(asked.body) > self._limit_bytes:
             raise refusals.invalid(f"a batch of {len(asked.body)} bytes is too large to be held here")
@@ -231,9 +235,14 @@ class Batches:
         return b""
 
     async def remove(self, asked: Asked) -> bytes:
+        self._check_member(asked)
         for id in _decode_removal(asked.body).ids:
             self._let_go(id)
         return b""
+
+    def _check_member(self, asked: Asked) -> None:
+        if not self._trusted(asked.peer):
+            raise Refused("not_member", "only members hold batches for each other")
 
     def _let_go(self, id: bytes) -> None:
         held = self._held.pop(id, None)

@@ -55,7 +55,13 @@ class RowsDoor:
             return
         deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
 
+        answered = False
+
         def done(answer: Answer) -> None:
+            nonlocal answered
+            if answered:
+                return
+            answered = True
             self._overload.leave(connection, size)
             if isinstance(answer, Refused):
                 request.fail(answer.code, answer.text, answer.details)

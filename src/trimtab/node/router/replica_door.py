@@ -29,6 +29,8 @@ from trimtab.node.router.schemas import Schemas
 from trimtab.node.serving import Serving
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.rows import protocol
+from trimtab.rows.errors import BadRequest, BadRow
+from trimtab.rows.keys import newest_stamp
 from trimtab.rows.protocol import (
     Failed,
     Pairs,
@@ -52,17 +54,13 @@ SKEW = "skew"
 MAX_TASKS = 2_000
 MAX_OPEN_WAIT_S = 5.0
 _MARGIN_S = 0.02
-_TAIL_BYTES = 17
-_STAMP_END = -9
-_MAX_U64 = (1 << 64) - 1
-_SIGN = 1 << 63
 STALE_LEVELS = frozenset((Level.ONE, Level.LOCAL_ONE))
 
 
 class Replica(Readable, Protocol):
     """A replica, as requests see it."""
 
-    def write(self, pairs: Pairs, done: SyncDone) -> None: ...
+    def write(self, pairs: Pairs, done: SyncDone, *, repair: bool = False) -> None: ...
 
 
 class Replicas(Protocol):
@@ -152,7 +150,8 @@ class ReplicaDoor:
                 failed = Failed(refusals.OVERLOADED, "too many requests wait for replicas to open")
                 self._loop.call_soon(answered, self._raft_id, failed)
             return
-        replica.write(write.pairs, partial(self._acknowledge, topology, partial(answered, self._raft_id)))
+        finished = partial(self._acknowledge, topology, partial(answered, self._raft_id))
+        replica.write(write.pairs, finished, repair=write.kind is not WriteKind.FRESH)
 
     def _take(self, request: Request, message: ReplicaWrites) -> None:
         try:
@@ -173,7 +172,7 @@ class ReplicaDoor:
                 continue
             replica = self._replicas.get(write.table, write.tablet)
             if replica is not None:
-                replica.write(write.pairs, finished)
+                replica.write(write.pairs, finished, repair=write.kind is not WriteKind.FRESH)
             elif not self._later(self._write_when_open(write, deadline, finished)):
                 parcel.one_done(position, Failed(refusals.OVERLOADED, "too many requests wait for replicas to open"))
 
@@ -186,11 +185,8 @@ class ReplicaDoor:
         if too_late is not None:
             return Failed(TOO_LATE, too_late)
         if write.kind is WriteKind.FRESH:
-            # Inverted stamps: the least is the newest.
-            least = min(key[-_TAIL_BYTES:_STAMP_END] for key in pairs[::2])
-            stamp_us = (_MAX_U64 - int.from_bytes(least)) - _SIGN
             try:
-                self._clock.observe(stamp_us, now_ms * 1000)
+                self._clock.observe(newest_stamp(pairs), now_ms * 1000)
             except SkewRefused as error:
                 self.refused_stamps += 1
                 self._complain(f"a write was refused: {error}")
@@ -220,7 +216,7 @@ class ReplicaDoor:
         except Refused as refused:
             finished(refused)
             return
-        replica.write(write.pairs, finished)
+        replica.write(write.pairs, finished, repair=write.kind is not WriteKind.FRESH)
 
     # Reads
 
@@ -260,8 +256,10 @@ class ReplicaDoor:
             raise Refused("not_ready", text)
         try:
             ranges = read_ranges(replica, self._schemas.layout(read.table), read)
-        except Corrupt as error:
+        except (Corrupt, BadRow) as error:
             raise Refused(refusals.CORRUPT, str(error)) from error
+        except BadRequest as error:
+            raise refusals.invalid(str(error)) from error
         return ReplicaRows(ranges, self._serving.release_read(read.topology, may_be_stale=may_be_stale) or stale)
 
     def _answer_read(self, request: Request, read: ReplicaRead, replica: Replica) -> None:

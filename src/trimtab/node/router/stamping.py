@@ -1,4 +1,4 @@
-"""Stamps of writes: from this node's hybrid clock, later than what the client has seen; or the client's own, checked."""
+"""Stamps of writes: from this node's hybrid clock, later than what a client has seen; or the client's own, checked."""
 
 from __future__ import annotations
 
