@@ -199,6 +199,7 @@ class ClusterControl:
             door,
             self.calls,
             self.waits,
+            name=settings.instance_id,
             wall_ms=instance.wall_ms,
             story=instance.story,
         )

@@ -37,6 +37,8 @@ NAMES: tuple[str, ...] = (
     "boot.logged",
     "boot.member",
     "serving.hold",
+    "schema.planned",
+    "schema.written",
 )
 # Places inside a request, which can be held alone.
 HOLDS = ("serving.hold",)

@@ -21,6 +21,7 @@ from trimtab.catalog import commands
 from trimtab.catalog.errors import SchemaError
 from trimtab.governor.steps import Write
 from trimtab.net.errors import NetError
+from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.calls import Calls
 from trimtab.node.errors import GroupError
@@ -65,6 +66,7 @@ class SchemaService:
         calls: Calls,
         waits: Waits,
         *,
+        name: str,
         wall_ms: Callable[[], int],
         story: Callable[[str], None],
         agree_s: float = AGREE_S,
@@ -74,6 +76,7 @@ class SchemaService:
         self._door = door
         self._calls = calls
         self._waits = waits
+        self._name = name
         self._wall_ms = wall_ms
         self._story = story
         self._agree_s = agree_s
@@ -182,10 +185,12 @@ class SchemaService:
             version = planned.version
             if not planned.puts:
                 return None
+            failpoints.hit("schema.planned", self._name)
             expect = {key: self._view.revisions.get(key, 0) for key in planned.depends}
             return Write(expect, planned.puts, planned.deletes), planned.texts
 
         await self._door.decide(look, "schema", ())
+        failpoints.hit("schema.written", self._name)
         return protocol.encode(ChangeReply(version, await self._not_agreed(version, asked.deadline)))
 
     async def _not_agreed(self, version: int, deadline: float) -> list[str]:

@@ -4,7 +4,9 @@ Pure: decided on the topology and the tables as they are seen now. What it was d
 written only if that still holds: the catalog's version, the rows of all instances that get replicas, and the number of
 the next request (an instance that somebody has asked to leave meanwhile must not get any).
 
-An instance gets replicas if it is Online, meant to stay so, and nobody has asked it to go.
+Those instances get replicas that have their place in the cluster and that nobody has asked to go: the ones that are
+Online, and only where these have too few hosts also the others. One that is down gets its replicas when it is back, and
+catches up before it serves, as with tables that were there before.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from trimtab.catalog.planning import plan
 from trimtab.catalog.schema import Table
 from trimtab.catalog.updates import ReplicationChanged, Update
 from trimtab.metastore.limits import MAX_COMMAND_BYTES, MAX_OPERATIONS, MAX_VALUE_BYTES
-from trimtab.tablets.domains import datacenters, domain_of, takes_replicas
-from trimtab.tablets.placement import Node, PlacementRefused, place
+from trimtab.tablets.domains import datacenters, domain_of, is_online, may_hold
+from trimtab.tablets.placement import Node, PlacementRefused, place, shortage
 from trimtab.tablets.records import MAX_REPLICAS, chunk_keys, entries
 from trimtab.tablets.ring import choose_count, wrong_count
 from trimtab.tablets.view import TableView
@@ -67,7 +69,7 @@ def plan_change(view: View, tables: TableView, command: Command, request: str, n
     added = [after.tables[table] for table in update.tables_added() if table in after.tables]
     for table in added:
         replication = after.keyspaces[table.keyspace].replication
-        placed = _placed(table, replication, nodes, view)
+        placed = _placed(table, replication, nodes, _online(nodes, view), view)
         puts.update(entries(table.id, placed))
         holders = {raft_id for replicas in placed for raft_id in replicas}
         depends.update(map(instance_key, holders))
@@ -101,20 +103,26 @@ def _nodes(view: View, tables: TableView) -> list[Node]:
     """Everybody who may get replicas."""
     going = {request.raft_id for request in open_requests(view).values() if request.kind in _GOING}
     loads = tables.loads()
-    nodes = []
-    for raft_id, record in sorted(view.members().items()):
-        if takes_replicas(record) and raft_id not in going:
-            nodes.append(Node(raft_id, *domain_of(record), loads.get(raft_id, 0), record.instance_id))
-    return nodes
+    return [
+        Node(raft_id, *domain_of(record), loads.get(raft_id, 0), record.instance_id)
+        for raft_id, record in sorted(view.members().items())
+        if may_hold(record) and raft_id not in going
+    ]
 
 
-def _placed(table: Table, replication: dict[str, int], nodes: list[Node], view: View) -> list[tuple[int, ...]]:
+def _online(nodes: list[Node], view: View) -> list[Node]:
+    return [node for node in nodes if is_online(view.instances[node.raft_id])]
+
+
+def _placed(
+    table: Table, replication: dict[str, int], nodes: list[Node], online: list[Node], view: View
+) -> list[tuple[int, ...]]:
     if wrong := wrong_count(table.tablets):
         raise SchemaError(f"{table.full_name}: {wrong}")
     if sum(replication.values()) > MAX_REPLICAS:
         raise SchemaError(f"{table.full_name}: a tablet has at most {MAX_REPLICAS} replicas in all data centres")
     try:
-        return place(table.tablets, replication, nodes)
+        return place(table.tablets, replication, nodes if shortage(replication, online) else online)
     except PlacementRefused as refused:
         counted = {node.raft_id for node in nodes}
         out = sorted(
@@ -122,7 +130,7 @@ def _placed(table: Table, replication: dict[str, int], nodes: list[Node], view: 
             for raft_id, record in view.members().items()
             if raft_id not in counted and domain_of(record).dc in replication
         )
-        also = f" (not counted, because not Online or about to leave: {', '.join(out[:10])})" if out else ""
+        also = f" (not counted, because they come or go: {', '.join(out[:10])})" if out else ""
         raise SchemaError(f"{table.full_name} can't be placed: {refused}{also}") from refused
 
 

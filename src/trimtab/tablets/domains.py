@@ -40,10 +40,11 @@ def datacenters(view: View) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def takes_replicas(record: InstanceRecord) -> bool:
-    """Whether new replicas may be placed there: it is Online, and nobody wants it to be anything else."""
-    return (
-        record.state is NodeState.NORMAL
-        and record.grades.current.grade is Grade.ONLINE
-        and record.grades.target.grade is Grade.ONLINE
-    )
+def may_hold(record: InstanceRecord) -> bool:
+    """Whether new replicas may be placed there at all: it has its place in the cluster, and is to keep it."""
+    return record.state is NodeState.NORMAL and record.grades.target.grade is not Grade.EXPELLED
+
+
+def is_online(record: InstanceRecord) -> bool:
+    """Whether it is Online and nobody wants it to be anything else."""
+    return record.grades.current.grade is Grade.ONLINE and record.grades.target.grade is Grade.ONLINE

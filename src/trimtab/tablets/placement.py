@@ -88,7 +88,7 @@ def shortage(replication: Mapping[str, int], nodes: Sequence[Node]) -> str | Non
         return None
     known = sorted({node.dc for node in nodes})
     unknown = [dc for dc in sorted(replication) if replication[dc] and dc not in known]
-    others = f" (data centres with instances that are Online: {', '.join(known) or 'none'})" if unknown else ""
+    others = f" (data centres that have instances: {', '.join(known) or 'none'})" if unknown else ""
     return f"{'; '.join(short)}{others}; add instances on other hosts, or lower the replication"
 
 
