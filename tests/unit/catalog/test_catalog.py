@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.catalog.schemas import Schema, clustered, columns, shop
 
 from trimtab.catalog import updates
@@ -25,7 +25,7 @@ from trimtab.catalog.commands import (
     DropType,
 )
 from trimtab.catalog.errors import SchemaError
-from trimtab.catalog.schema import ColumnKind
+from trimtab.catalog.schema import ColumnKind, Table
 from trimtab.catalog.types import parse
 
 KEYSPACES = st.sampled_from(["a", "b"])
@@ -33,10 +33,11 @@ TABLES = st.sampled_from(["t", "u", "v"])
 TYPES = st.sampled_from(["p", "q", "R"])
 COLUMNS = st.sampled_from(["k", "c", "x", "y", "Z z"])
 TEXTS = st.sampled_from(
-    ["int", "text", "list<int>", "frozen<p>", "q", '"R"', "set<frozen<p>>", "duration", "frozen<map<text, q>>"]
+    ["int", "text", "list<int>", "duration", "p", "set<frozen<p>>", "q", '"R"', "frozen<map<text, q>>"]
 )
 SPECS = st.lists(st.builds(ColumnSpec, COLUMNS, TEXTS, st.booleans()), max_size=4)
-FIELDS = st.lists(st.tuples(st.sampled_from(["f", "g", "h"]), TEXTS), max_size=3)
+FIELD_NAMES = st.sampled_from(["f", "g", "h"])
+FIELDS = st.lists(st.tuples(FIELD_NAMES, TEXTS), min_size=1, max_size=3, unique_by=lambda field: field[0])
 SINGLES = st.one_of(
     st.builds(CreateKeyspace, KEYSPACES, st.integers(0, 3), if_not_exists=st.booleans()),
     st.builds(AlterKeyspace, KEYSPACES, st.integers(1, 3)),
@@ -100,13 +101,64 @@ class Changing(RuleBasedStateMachine):
             if number in before.tables and table.version <= before.version:
                 assert table is before.tables[number]
 
+    @initialize()
+    def something_is_there(self) -> None:
+        self.attempt(CreateKeyspace("a", 1))
+        self.attempt(CreateType("a", "p", [("f", "int")]))
+        self.attempt(CreateTable("a", "t", columns(k="int", c="text", x="p", static_y="int"), ["k"], [("c", True)]))
+
     @rule(name=KEYSPACES)
     def a_keyspace(self, name: str) -> None:
         self.attempt(CreateKeyspace(name, 1))
 
-    @rule(keyspace=KEYSPACES, name=TYPES)
-    def a_type(self, keyspace: str, name: str) -> None:
-        self.attempt(CreateType(keyspace, name, [("f", "int")]))
+    @rule(keyspace=KEYSPACES, name=TYPES, text=TEXTS)
+    def a_type(self, keyspace: str, name: str, text: str) -> None:
+        self.attempt(CreateType(keyspace, name, [("f", text)]))
+
+    @rule(keyspace=KEYSPACES, name=TABLES, text=TEXTS, descending=st.booleans())
+    def a_table(self, keyspace: str, name: str, text: str, descending: bool) -> None:
+        self.attempt(CreateTable(keyspace, name, columns(k="int", c="text", x=text), ["k"], [("c", descending)]))
+
+    @rule(data=st.data(), spec=st.builds(ColumnSpec, COLUMNS, TEXTS, st.booleans()))
+    def a_column_more(self, data: st.DataObject, spec: ColumnSpec) -> None:
+        if table := self.some_table(data):
+            self.attempt(AlterTable(table.keyspace, table.name, add=[spec]))
+
+    @rule(data=st.data(), again=st.booleans())
+    def a_column_less(self, data: st.DataObject, again: bool) -> None:
+        if table := self.some_table(data):
+            column = data.draw(st.sampled_from(table.columns))
+            add = [ColumnSpec(column.name, "int")] if again else []
+            self.attempt(AlterTable(table.keyspace, table.name, drop=[column.name], add=add))
+
+    @rule(data=st.data(), name=COLUMNS)
+    def another_name(self, data: st.DataObject, name: str) -> None:
+        if table := self.some_table(data):
+            column = data.draw(st.sampled_from(table.columns))
+            self.attempt(AlterTable(table.keyspace, table.name, rename=[(column.name, name)]))
+
+    @rule(data=st.data(), comment=st.sampled_from(["", "hi"]))
+    def other_options(self, data: st.DataObject, comment: str) -> None:
+        if table := self.some_table(data):
+            self.attempt(AlterTable(table.keyspace, table.name, options={"comment": comment}))
+
+    @rule(keyspace=KEYSPACES, name=TYPES, text=TEXTS, field=FIELD_NAMES)
+    def a_field_more(self, keyspace: str, name: str, text: str, field: str) -> None:
+        self.attempt(AlterType(keyspace, name, add=[(field, text)]))
+
+    @rule(keyspace=KEYSPACES, name=TYPES, old=FIELD_NAMES, new=FIELD_NAMES)
+    def another_field_name(self, keyspace: str, name: str, old: str, new: str) -> None:
+        self.attempt(AlterType(keyspace, name, rename=[(old, new)]))
+
+    @precondition(lambda self: len(self.schema.updates) > 8)
+    @rule(data=st.data())
+    def a_table_less(self, data: st.DataObject) -> None:
+        if table := self.some_table(data):
+            self.attempt(DropTable(table.keyspace, table.name))
+
+    def some_table(self, data: st.DataObject) -> Table | None:
+        there = self.schema.catalog.tables
+        return there[data.draw(st.sampled_from(sorted(there)))] if there else None
 
     @rule(command=SINGLES)
     def one(self, command: object) -> None:
@@ -116,7 +168,7 @@ class Changing(RuleBasedStateMachine):
     def several(self, commands: list[object]) -> None:
         self.attempt(Bulk(commands))  # type: ignore[arg-type]
 
-    @precondition(lambda self: len(self.schema.updates) > 8)
+    @precondition(lambda self: len(self.schema.updates) > 12)
     @rule(name=KEYSPACES)
     def no_keyspace(self, name: str) -> None:
         self.attempt(DropKeyspace(name))
@@ -159,7 +211,7 @@ class Changing(RuleBasedStateMachine):
             assert load(catalog.snapshot(), schema.updates) == schema.catalog
 
 
-Changing.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Changing.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 test_any_history_of_changes_gives_one_schema_to_all_who_replay_it = Changing.TestCase
 
 
