@@ -37,6 +37,8 @@ _ROOM_BYTES = 64 * 1024
 _ROOM_OPERATIONS = 64
 _GOING = (RequestKind.LEAVE, RequestKind.REMOVE)
 _MAX_TOLD = 20
+# Replicas that one change places: the leader does nothing else meanwhile.
+MAX_PLACED = 100_000
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def plan_change(view: View, tables: TableView, command: Command, request: str, n
     nodes = _nodes(view, tables)
     texts = []
     added = [after.tables[table] for table in update.tables_added() if table in after.tables]
+    _check_number(sum(table.tablets * sum(after.keyspaces[table.keyspace].replication.values()) for table in added))
     for table in added:
         replication = after.keyspaces[table.keyspace].replication
         placed = _placed(table, replication, nodes, _online(nodes, view), view)
@@ -144,6 +147,14 @@ def _loaded(nodes: list[Node], placed: list[tuple[int, ...]]) -> list[Node]:
 
 
 # What can't be
+
+
+def _check_number(replicas: int) -> None:
+    if replicas > MAX_PLACED:
+        raise SchemaError(
+            f"this change of the schema places {replicas} replicas of tablets, and at most {MAX_PLACED} are placed at "
+            "once; create fewer tables at once, or with fewer tablets"
+        )
 
 
 def _check_size(puts: dict[bytes, bytes], deletes: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The tables as seen through the metastore: in order, whatever order records come in, and honest about what is unread."""
+"""The tables as seen through the metastore: in order, whatever order records come in; what is unread is told."""
 
 from __future__ import annotations
 
