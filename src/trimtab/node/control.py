@@ -36,10 +36,13 @@ from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
 from trimtab.node.group import Group
 from trimtab.node.heartbeats import Heartbeats
 from trimtab.node.leader_door import LeaderDoor
-from trimtab.node.leader_watch import LeaderWatch
+from trimtab.node.leader_watch import LeaderWatch, name_in
 from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
+from trimtab.node.replicas.missed_writes import MissedWrites
 from trimtab.node.request_service import RequestService
+from trimtab.node.router.router import BATCHES_PREFIX, Router
+from trimtab.node.router.schemas import Schemas
 from trimtab.node.schema_service import SchemaService
 from trimtab.node.serving import Serving
 from trimtab.node.standing import Standing
@@ -157,6 +160,7 @@ class ClusterControl:
             self.open_requests,
             self.waits,
             incarnation=lambda: self.standing.incarnation,
+            caught_up=lambda deadline: self.missed.catching_up.wait(deadline),
         )
         self.serving = Serving(
             instance.raft_id,
@@ -225,7 +229,26 @@ class ClusterControl:
             wall_ms=instance.wall_ms,
             join_deadline_ms=JOIN_DEADLINE_MS,
         )
-        for part in (self.orders, self.serving, self.shown, self.service, self.requests, self.schema):
+        holdings, self.schemas = instance.holdings, Schemas(instance.watching.tables)
+        self.missed = MissedWrites(instance, self, holdings.shelf, holdings.log, self.schemas)
+        self.router = Router(
+            instance,
+            self,
+            holdings.shelf,
+            self.missed.hints,
+            holdings.log.records(BATCHES_PREFIX),
+            self.schemas,
+        )
+        for part in (
+            self.orders,
+            self.serving,
+            self.shown,
+            self.service,
+            self.requests,
+            self.schema,
+            self.missed,
+            self.router,
+        ):
             self._methods.update(part.methods())
 
     # Life
@@ -236,12 +259,15 @@ class ClusterControl:
             name: self._answering.handler(method, vital=name in _VITAL) for name, method in self._methods.items()
         }
         handlers[protocol.RENEW] = self.desk.renew
+        handlers.update(self.router.handlers())
         return handlers
 
     def start(self) -> None:
         """Begin: announce this instance, then send heartbeats; govern if it leads."""
         self._group.on_applied = self._applied
         self._instance.watching.on_change.append(self._view_changed)
+        self.missed.start()
+        self.router.start()
         self.standing.start()
         self.standing.changed()
         self._look_at_office()
@@ -252,8 +278,10 @@ class ClusterControl:
         if self._view_changed in self._instance.watching.on_change:
             self._instance.watching.on_change.remove(self._view_changed)
         self.executor.end()
+        self.missed.stop()
         self.heartbeats.stop()
         self.standing.stop()
+        self.router.stop()
         self._answering.close()
 
     async def leave(self, within_s: float) -> str:
@@ -291,6 +319,7 @@ class ClusterControl:
     def _view_changed(self, _keys: frozenset[bytes]) -> None:
         self.waits.look()
         self.standing.changed()
+        self.missed.changed()
         self.schema.changed()
         self._wake()
 
@@ -357,7 +386,10 @@ class ClusterControl:
     def _waiting(self) -> tuple[str, ...]:
         """What the governor waits for; nothing where this instance does not govern."""
         none: frozenset[Any] = frozenset()
-        return waiting(self._state(none, none, none)) if self.office.leads else ()
+        if not self.office.leads:
+            return ()
+        late = (f"{name_in(self.view, who)} catches up: {why}" for who, why in self.deeds.catching_up.items())
+        return (*waiting(self._state(none, none, none)), *late)
 
     def _heard(self) -> dict[int, Heard] | None:
         return self.desk.heard() if self.office.leads else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from trimtab.net.hello import Hello
 from trimtab.net.server import Handler
@@ -96,7 +96,7 @@ class Router:
             control.waits,
             self.deadlines,
             wall_ms=instance.wall_ms,
-            spawn=lambda work: self.executor.spawn(work),
+            spawn=self._spawn,
         )
         self.batches = Batches(
             raft_id,
@@ -140,6 +140,9 @@ class Router:
         self.executor.close()
         self.replica_door.close()
         self.deadlines.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.executor.spawn(work)
 
     def _trusts(self, speaks_for: Callable[[Hello], bool]) -> Callable[[Hello], bool]:
         return lambda hello: hello.raft_id == self._raft_id or speaks_for(hello)

@@ -24,7 +24,6 @@ from trimtab.node.router.routes import Quota, Routes, WriteRoute
 from trimtab.node.serving import Serving
 from trimtab.node.waits import Waits
 from trimtab.rows.protocol import Failed, ReplicaWrite
-from trimtab.storage.port import SyncDone
 from trimtab.tablets.consistency import Level
 from trimtab.topology.barriers import OpenRequests
 
@@ -36,9 +35,9 @@ _UNKNOWN = (NO_ANSWER, NOT_SENT)
 
 
 class Hints(Protocol):
-    """Where writes are kept for replicas that missed them. `done`: told when it is durable, or why it is not kept."""
+    """Where writes are kept for replicas that missed them. `stored`: told whether it is durable, not from within."""
 
-    def add(self, target: int, write: ReplicaWrite, done: SyncDone | None = None) -> None: ...
+    def add(self, target: int, write: ReplicaWrite, stored: Callable[[bool], None] | None = None) -> None: ...
 
 
 class OwnReplicas(Protocol):
@@ -236,11 +235,11 @@ class TabletWrite:
         else:
             writes.hints.add(raft_id, self._write)
 
-    def _hint_stored(self, error: BaseException | None) -> None:
+    def _hint_stored(self, durable: bool) -> None:
         self._hints_on_the_way -= 1
         if self._done is None:
             return
-        if error is None:
+        if durable:
             self._conclude(None)
         else:
             self._look_for_hope()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +13,6 @@ from trimtab.node.serving import Serving
 from trimtab.node.waits import Waits
 from trimtab.rows.protocol import Failed, ReplicaWrite
 from trimtab.sim.world import World
-from trimtab.storage.port import SyncDone
 from trimtab.tablets.records import chunk_key, pack
 from trimtab.tablets.view import TableView
 from trimtab.topology.barriers import OpenRequests
@@ -94,8 +94,6 @@ class Replicas:
         self._take(OWN, write, answered)
 
     def _take(self, raft_id: int, write: ReplicaWrite, answered: Answered) -> None:
-        import asyncio
-
         if raft_id in self.silent:
             self.waiting.append((raft_id, answered))
             return
@@ -112,13 +110,11 @@ class HintsKept:
         self.kept: list[tuple[int, ReplicaWrite]] = []
         self.full = False
 
-    def add(self, target: int, write: ReplicaWrite, done: SyncDone | None = None) -> None:
-        import asyncio
-
+    def add(self, target: int, write: ReplicaWrite, stored: Callable[[bool], None] | None = None) -> None:
         if not self.full:
             self.kept.append((target, write))
-        if done is not None:
-            asyncio.get_running_loop().call_soon(done, OSError("full") if self.full else None)
+        if stored is not None:
+            asyncio.get_running_loop().call_soon(stored, not self.full)
 
     @property
     def targets(self) -> list[int]:
