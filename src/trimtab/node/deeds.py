@@ -44,6 +44,8 @@ _ASK_AGAIN_S = 0.2
 _LEASE_LOOK_S = 0.05
 _MAX_LEASE_LOOKS = 400
 _DOWN = (Grade.OFFLINE, Grade.EXPELLED)
+# What a member refuses the order with whose replicas have not caught up yet.
+CATCHING_UP = "catching_up"
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Deeds:
         self._patiences = patiences
         self._loop = asyncio.get_running_loop()
         self._blames: dict[int, str] = {}  # why a member was last left alone
+        self.catching_up: dict[int, str] = {}  # members that say that their replicas are; and what they are at
 
     async def carry_out(self, step: Step, term: int) -> None:
         """Done when it returns. StepFailed, GroupError, NetError, Outdated: it was not, and is planned anew."""
@@ -241,6 +244,8 @@ class Deeds:
         answered = await self._ask_all(step.subjects, step.call.value, body)
         self._hit(step, "after-deed")
         if not answered:
+            if self.catching_up.keys() >= set(step.subjects):
+                return  # each of them is at it; asked again, it goes on
             raise StepFailed("none of them answered; " + self._why_blamed(step.subjects))
         for write in step.writes_for(answered):
             await self._write(step, write, term)
@@ -265,9 +270,16 @@ class Deeds:
                 task.cancel()
         answered = []
         for raft_id, task in tasks.items():
-            if task.done() and not task.cancelled() and task.exception() is None:
+            error = task.exception() if task.done() and not task.cancelled() else None
+            self.catching_up.pop(raft_id, None)
+            if task.done() and not task.cancelled() and error is None:
                 self._blamed.succeeded(raft_id)
                 answered.append(raft_id)
+            elif getattr(error, "code", "") == CATCHING_UP:
+                # Not its fault, so it is asked again soon, however often.
+                self._blamed.succeeded(raft_id)
+                self._blame(raft_id, str(error))
+                self.catching_up[raft_id] = str(error)
             else:
                 self._blame(raft_id, "no answer in time" if not task.done() else str(task.exception()))
         return answered

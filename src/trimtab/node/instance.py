@@ -208,6 +208,8 @@ class Instance:
         if self._stopped:
             return
         self._stopped = True
+        if self.control is not None and self.failure is None:
+            await self.control.missed.close()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         if self.control is not None:

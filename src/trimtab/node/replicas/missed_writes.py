@@ -6,8 +6,8 @@
     rebuilding    replicas that lost their data
     rounds        all replicas of a tablet against each other, so that deletions can be forgotten
 
-`open` comes before anything is coordinated: from then on it is durable that this life may owe hints. `start` comes when
-others can be asked.
+`start` comes when the metastore is loaded. Nothing is answered here before it is durable that this life may come to owe
+hints to others (see `hints`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from trimtab.node.router.schemas import Schemas
 from trimtab.rows import repair_protocol as protocol
 from trimtab.rows.repair_protocol import DoneReply, StatusReply
 from trimtab.storage.mutation_log import MutationLog
+from trimtab.storage.port import StorageError
 from trimtab.tablets.domains import domain_of
 from trimtab.topology.grades import Grade
 
@@ -43,6 +44,7 @@ _FOREVER_S = 1e9
 _TELL_EVERY_S = 10.0
 _TELL_TIMEOUT_S = 2.0
 _MAX_WAIT_S = 10.0
+_CLOSE_S = 2.0
 
 
 class MissedWrites:
@@ -107,12 +109,8 @@ class MissedWrites:
 
     # Life
 
-    async def open(self) -> None:
-        """Returns when it is durable that this life may come to owe hints to others."""
-        self.hints.open(raft_id for raft_id in self._view.members() if raft_id != self._own)
-        await self.hints.sync()
-
     def start(self) -> None:
+        self.hints.open(raft_id for raft_id in self._view.members() if raft_id != self._own)
         self.hints.start()
         self.rebuilding.start()
         self.rounds.start()
@@ -127,8 +125,14 @@ class MissedWrites:
 
     async def close(self) -> None:
         """An orderly end: if nothing is owed that is not a hint, the next life need not mark anybody."""
+        serving = self._control.serving
+        serving.closed = serving.closed or "this instance is shutting down; ask another"
         self.stop()
-        await self.hints.close(clean=not len(self._control.open_requests))
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.hints.close(clean=not len(self._control.open_requests))
+        except (TimeoutError, StorageError) as error:
+            self._instance.story(f"it could not be written down that this instance owes nobody anything: {error!r}")
 
     def stop(self) -> None:
         """An end of whatever kind: nothing more is begun."""
@@ -276,6 +280,7 @@ class MissedWrites:
         return record.grades.current.incarnation if record is not None else 0
 
     async def opened(self) -> None:
+        await self.hints.sync()
         await self._shelf.all_open(self._loop.time() + _FOREVER_S)
 
     async def repair_all(self, why: str, *, gentle: bool) -> None:
