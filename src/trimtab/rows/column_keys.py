@@ -77,13 +77,30 @@ def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:
     return keys.column(0, TOKEN_BYTES).reshape(-1).view(">u8").astype(np.uint64)
 
 
+def section_places(layout: RowLayout, keys: Ragged) -> int | Offsets:
+    """Where in each key its section lies."""
+    if layout.partition_end is not None:
+        return layout.partition_end
+    at: int | Offsets = TOKEN_BYTES
+    for column in layout.partition:
+        if column.codec.width is not None:
+            at = at + column.codec.width
+        else:
+            _, at = _decode_varying(layout, column, keys, at, _tails(keys))
+    return at
+
+
+def _tails(keys: Ragged) -> int | Offsets:
+    return keys.width - TAIL if keys.width is not None else keys.lengths - TAIL
+
+
 def key_columns(layout: RowLayout, keys: Ragged) -> list[Cells]:
     """The cells of the primary key of rows (keys with tails, in the section of rows)."""
     import numpy as np
 
     found: list[Cells] = []
     at: int | Offsets = TOKEN_BYTES
-    tails = keys.width - TAIL if keys.width is not None else keys.offsets[1:] - TAIL - keys.starts
+    tails = _tails(keys)
     for place, column in enumerate((*layout.partition, *layout.clustering)):
         if place == len(layout.partition):
             at = at + 1  # the section

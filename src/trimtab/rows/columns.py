@@ -90,8 +90,8 @@ def _check_names(layout: RowLayout, table: Any) -> frozenset[str]:
             raise layout.refuse(f"there is no column {name}; there are: {', '.join(sorted(known))}")
         if names.count(name) > 1:
             raise layout.refuse(f"column {name} is given twice")
-    statics = any(column.name in names for column in layout.static.columns)
-    no_rows = statics and not any(column.name in names for column in (*layout.clustering, *layout.regular.columns))
+    of_rows = {each.name for each in layout.clustering} | {each.name for each in layout.regular.columns}
+    no_rows = any(column.name in names for column in layout.static.columns) and of_rows.isdisjoint(names)
     for key in (*layout.partition, *(() if no_rows else layout.clustering)):
         if key.name not in names:
             raise layout.refuse(f"key column {key.name} is missing; a row is written with its whole key")
