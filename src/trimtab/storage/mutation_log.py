@@ -364,25 +364,25 @@ class MutationLog:
             return
         # What is not synced yet must not be applied: its position may be given away again after a crash.
         high = _MUTATION + _pack(self.applied_position + 1)
+        after = {_pack(incarnation): position for incarnation, position in positions.items()}
         skipped = 0
         for key, value in self._log.store.scan(_MUTATION + _pack(min(positions.values()) + 1), high):
-            position = _position(key)
-            if len(value) < 8:
-                raise Corrupt("the mutation log", f"the mutation at position {position} is cut short")
-            incarnation = _unpack(value)[0]
-            after = positions.get(incarnation)
-            if after is None or position <= after:
+            position = int.from_bytes(key[1:])
+            found = after.get(value[:8])
+            if found is None or position <= found:
+                if len(key) != 9 or len(value) < 8:
+                    raise Corrupt("the mutation log", f"{key!r} is no position, or cut short")
                 skipped += 1
                 if not skipped % 1000:
-                    yield position, incarnation, None
+                    yield position, 0, None
                 continue
             try:
                 pairs = _decode_pairs(value[8:])
             except msgspec.DecodeError as error:
                 raise Corrupt("the mutation log", f"the mutation at position {position}: {error}") from error
-            if len(pairs) % 2:
+            if len(pairs) % 2 or len(key) != 9:
                 raise Corrupt("the mutation log", f"the mutation at position {position} has a key without a value")
-            yield position, incarnation, pairs
+            yield position, _unpack(value)[0], pairs
 
     def cut(self, position: int) -> bool:
         """Drop everything up to and including the position, which every open replica has flushed. Whether it did."""

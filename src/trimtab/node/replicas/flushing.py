@@ -24,9 +24,9 @@ class FlushBounds:
     """`total_bytes`: of all replicas together; twice that and writers have to wait. Sizes are those of the log."""
 
     replica_bytes: int = 8 << 20
-    total_bytes: int = 32 << 20
+    total_bytes: int = 24 << 20
     age_s: float = 60.0
-    log_bytes: int = 64 << 20
+    log_bytes: int = 48 << 20
     cut_bytes: int = 4 << 20
     cut_every_s: float = 30.0
 

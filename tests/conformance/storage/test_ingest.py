@@ -1,0 +1,145 @@
+"""Tables written beside a store and taken over by it, short reads and copies, on RocksDB and on the model."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.conformance.storage.conftest import flushed, put
+from trimtab.storage.port import Corrupt, StorageError, StoreClosed
+
+
+def pairs(numbers, value=b"v"):
+    return [(number.to_bytes(4, "big"), value) for number in numbers]
+
+
+async def off_loop(disk, work):
+    done = asyncio.get_running_loop().create_future()
+    disk.start(work, lambda result, error: done.set_result(error))
+    return await done
+
+
+def test_tables_are_taken_over_whole_and_their_files_with_them(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("tablets/1/0.1", wal=False, small=True)
+        put(store, a=b"1")
+        assert disk.write_table("staging/7/one", pairs(range(100))) > 0
+        assert disk.write_table("staging/7/two", pairs(range(100, 200))) > 0
+        assert disk.names("staging/") == ["staging/7/one", "staging/7/two"]
+        assert await off_loop(disk, lambda: store.ingest(["staging/7/one", "staging/7/two"])) is None
+        assert [int.from_bytes(key, "big") for key, _ in store.scan(b"", b"a")] == list(range(200))
+        assert store.get(b"a") == b"1"
+        assert disk.names("staging/") == []
+
+    asyncio.run(story())
+
+
+def test_what_is_ingested_wins_over_what_was_there_and_loses_to_what_comes_later(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("t", wal=False, small=True)
+        batch = store.batch()
+        for key, value in pairs(range(10), b"old"):
+            batch.put(key, value)
+        store.write(batch)
+        disk.write_table("one", pairs(range(3, 7), b"new"))
+        # The same keys again, in the same call: the later table wins.
+        disk.write_table("two", pairs([6], b"newer"))
+        store.ingest(["one", "two"])
+        batch = store.batch()
+        batch.put(*pairs([4], b"newest")[0])
+        store.write(batch)
+        found = [value for _, value in store.scan(b"", None)]
+        assert found == [b"old"] * 3 + [b"new", b"newest", b"new", b"newer"] + [b"old"] * 3
+
+    asyncio.run(story())
+
+
+def test_an_ingest_that_fails_takes_nothing(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("t", wal=False, small=True)
+        put(store, a=b"1")
+        disk.write_table("good", pairs(range(5)))
+        disk.write_file("bad", b"no table at all" * 100)
+        with pytest.raises(StorageError, match="no such file"):
+            store.ingest(["good", "never"])
+        with pytest.raises(Corrupt, match="bad"):
+            store.ingest(["good", "bad"])
+        assert list(store.scan(b"", None)) == [(b"a", b"1")]
+        assert disk.names() == ["bad", "good", "t"]
+        store.ingest(["good"])
+        store.ingest([])
+        assert len(list(store.scan(b"", None))) == 6
+
+    asyncio.run(story())
+
+
+def test_keys_of_a_table_ascend_and_a_refused_table_leaves_nothing(machine):
+    disk = machine.disk()
+    for wrong in ([2, 1], [1, 1]):
+        with pytest.raises(StorageError, match="does not come after"):
+            disk.write_table("t", pairs(wrong))
+    assert disk.names() == []
+
+
+def test_what_was_ingested_is_durable_with_everything_before_it(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("t", wal=False, small=True)
+        put(store, a=b"1")
+        disk.write_table("one", pairs(range(5)))
+        store.ingest(["one"])
+        put(store, b=b"lost with the process, perhaps")
+        if machine.kind == "model":
+            disk.crash(random.Random(1))
+        else:
+            store.close()
+        store = machine.restart().open("t", wal=False, small=True)
+        found = dict(store.scan(b"", None))
+        assert set(found) >= {b"a", *(key for key, _ in pairs(range(5)))}
+
+    asyncio.run(story())
+
+
+def test_a_closed_store_ingests_and_reads_nothing(machine):
+    disk = machine.disk()
+    store = disk.open("t", wal=False, small=True)
+    disk.write_table("one", pairs(range(5)))
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.ingest(["one"])
+    with pytest.raises(StoreClosed):
+        store.read(b"", b"\xff", 1)
+    assert disk.names() == ["one", "t"]
+
+
+def test_short_reads_give_the_first_pairs_of_a_scan(machine):
+    async def story():
+        store = machine.disk().open("t", wal=False, small=True)
+        batch = store.batch()
+        for key, value in pairs(range(100)):
+            batch.put(key, value)
+        store.write(batch)
+        for _ in range(2):
+            for low, high, limit in ((0, 100, 5), (10, 12, 9), (50, 50, 3), (98, 300, 9), (7, 8, 1), (200, 300, 4)):
+                bounds = low.to_bytes(4, "big"), high.to_bytes(4, "big")
+                assert store.read(*bounds, limit) == list(store.scan(*bounds))[:limit]
+            assert await flushed(store) is None
+        with pytest.raises((TypeError, KeyError, ValueError)):
+            store.read("a", b"b", 1)
+
+    asyncio.run(story())
+
+
+def test_many_small_stores_are_open_at_once(machine):
+    async def story():
+        disk = machine.disk()
+        stores = [disk.open(f"tablets/1/{number}.1", wal=False, small=True) for number in range(40)]
+        for number, store in enumerate(stores):
+            put(store, a=b"%d" % number)
+        assert [store.get(b"a") for store in stores] == [b"%d" % number for number in range(40)]
+        assert len(disk.names("tablets/")) == 40
+
+    asyncio.run(story())
