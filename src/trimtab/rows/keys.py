@@ -172,7 +172,11 @@ def interval(start: bytes, start_inclusive: bool, end: bytes, end_inclusive: boo
 def slice_bounds(
     layout: RowLayout, partition: Sequence[bytes], start: Bound | None, end: Bound | None
 ) -> tuple[bytes, bytes]:
-    """low <= row key < high for the rows of a partition from one bound to another, in the table's own order."""
+    """low <= row key < high for the rows of a partition from one bound to another, in the table's own order.
+
+    A bound that excludes nothing is a bound all the same: only where there is none may the static row stand alone. So
+    then the range begins with the least row key there can be, not with the section.
+    """
     prefix = partition_prefix(layout, partition)
     low, high = interval(
         bound_bytes(layout, start),
@@ -181,6 +185,8 @@ def slice_bounds(
         end is None or end.inclusive,
     )
     rows = prefix + ROWS
+    if not low and end is not None and end.cells:
+        low = b"\x00"
     return rows + low, prefix + AFTER_ROWS if high is None else rows + high
 
 

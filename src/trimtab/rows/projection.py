@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from trimtab.rows.deletions import Pair
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import AFTER_ROWS, PUT, ROW_DELETE, ROWS, STATIC, TAIL, key_cells, prefix_of, stamp_of
+from trimtab.rows.keys import PUT, ROW_DELETE, ROWS, STATIC, TAIL, key_cells, prefix_of, stamp_of
 from trimtab.rows.layout import RowLayout, Shape, ValueColumn
 from trimtab.rows.merge import merge_versions
 from trimtab.rows.protocol import Cell, CellMeta, Pairs
+from trimtab.rows.resuming import is_whole
 from trimtab.rows.values import ALL_FLAGS, HEAD, MARKER, PER_CELL, TIMES, TTL, Row, collection_cell
 
 Metas = list[CellMeta | None]
@@ -137,7 +138,7 @@ def _by_partition(
     def leave(prefix: bytes, static: _Static | None, before: int) -> None:
         if static is None or len(rows.cells) > before or low is None or high is None:
             return
-        if low <= prefix + ROWS and high >= prefix + AFTER_ROWS:
+        if is_whole(layout, prefix, low, high):
             _append(layout, plan, rows, prefix + STATIC, [], [], static, with_meta)
 
     for row_key, versions in _grouped(pairs):

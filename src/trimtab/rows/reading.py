@@ -30,7 +30,6 @@ from trimtab.rows.keys import (
     ROWS,
     STATIC,
     TAIL,
-    after,
     by_row,
     partition_end,
     prefix_of,
@@ -40,6 +39,7 @@ from trimtab.rows.layout import RowLayout, Shape
 from trimtab.rows.merge import Forgetting, is_canonical, merge_versions, pairs_of
 from trimtab.rows.projection import Rows, rows_of
 from trimtab.rows.protocol import Pairs, RangeRead, RangeRows
+from trimtab.rows.resuming import begins_whole, ends_whole, is_whole, moved, stopped_at
 from trimtab.rows.values import HEAD, MARKER, NEVER, PER_CELL, TIMES, TTL
 
 __all__ = ["Limits", "Reading", "Rows", "Scan", "merge_answers", "read_range", "rows_of", "scan_of"]
@@ -67,12 +67,16 @@ NOTHING_FORGOTTEN = Forgetting()
 
 @dataclass(slots=True)
 class Reading:
-    """Canonical pairs, and how many live rows are in them. `more`: it ended at `end`, before the range did."""
+    """Canonical pairs, and how many live rows are in them. `more`: it ended at `end`, before the range did.
+
+    `bare`: the last partition has a live static row, and no live row so far.
+    """
 
     pairs: Pairs
     live: int = 0
     more: bool = False
     end: bytes = b""
+    bare: bool = False
 
 
 @dataclass(slots=True)
@@ -159,11 +163,17 @@ class _Reader:
 
     def leave(self, partition: _Partition) -> None:
         self.preamble(partition)
-        if partition.static_live and not partition.live and self._whole(partition.prefix):
+        wanted = self.wanted
+        if self.bare(partition) and is_whole(self.layout, partition.prefix, wanted.low, wanted.high):
             self.live += 1
 
-    def _whole(self, prefix: bytes) -> bool:
-        return self.wanted.low <= prefix + ROWS and self.wanted.high >= prefix + AFTER_ROWS
+    def bare(self, partition: _Partition) -> bool:
+        """Whether it would be one row of nulls if it ended here."""
+        if not partition.static_live or partition.live:
+            return False
+        if self.wanted.reverse:
+            return ends_whole(self.layout, partition.prefix, self.wanted.high)
+        return begins_whole(self.layout, partition.prefix, self.wanted.low)
 
     def add(self, partition: _Partition, row_key: bytes, versions: list[Pair]) -> Pairs:
         """Take note of the versions of one key; for a row its merged pairs, which the caller puts where they belong."""
@@ -256,11 +266,11 @@ def _point(reader: _Reader, scan: Scan) -> Reading:
 
 def _simple(reader: _Reader, scan: Scan) -> Reading:
     """A table without clustering columns: each partition is one row, and nothing else is in it."""
-    wanted, pairs = reader.wanted, reader.pairs
+    wanted, pairs, last = reader.wanted, reader.pairs, b""
     for row_key, versions in reader.groups(scan(wanted.low, wanted.high, reverse=wanted.reverse)):
         if reader.full():
-            # In reverse what comes next lies below.
-            return Reading(pairs, reader.live, True, after(row_key) if wanted.reverse else row_key)
+            return Reading(pairs, reader.live, True, stopped_at(last, bare=False, reverse=wanted.reverse))
+        last = row_key
         merged, live = reader.merge(row_key, versions, NEVER)
         reader.rows += 1
         reader.live += live
@@ -292,22 +302,27 @@ def _before(reader: _Reader, scan: Scan) -> tuple[_Partition | None, bytes]:
 
 
 def _forward(reader: _Reader, scan: Scan) -> Reading:
-    wanted = reader.wanted
+    wanted, last = reader.wanted, b""
     _, low = _before(reader, scan)
     for row_key, versions in reader.groups(scan(low, wanted.high)):
         partition = reader.enter(row_key)
         if reader.full():
-            # Before its first row a partition is left to the next read whole: only that sees whether it has live rows.
-            end = partition.prefix + PARTITION_DELETED if partition.covers is None else row_key
-            return Reading(reader.pairs, reader.live, True, end)
+            if partition.covers is None:
+                # Nothing of this partition's rows was looked at: it is left to the next read as a whole.
+                return Reading(reader.pairs, reader.live, True, partition.prefix + PARTITION_DELETED)
+            bare = reader.bare(partition)
+            return Reading(reader.pairs, reader.live, True, stopped_at(last, bare=bare, reverse=False), bare)
+        last = row_key
         reader.pairs += reader.add(partition, row_key, versions)
+    bare = False
     if reader.partition is not None:
         reader.leave(reader.partition)
-    return Reading(reader.pairs, reader.live)
+        bare = reader.bare(reader.partition)
+    return Reading(reader.pairs, reader.live, bare=bare)
 
 
 def _reverse(reader: _Reader, scan: Scan) -> Reading:
-    wanted = reader.wanted
+    wanted, last = reader.wanted, b""
     at = partition_end(reader.layout, wanted.low)
     if at is None or not wanted.low[at:] or wanted.high > wanted.low[:at] + AFTER_ROWS:
         raise BadRequest(f"{reader.layout.name}: rows are read in reverse inside one partition only")
@@ -319,14 +334,15 @@ def _reverse(reader: _Reader, scan: Scan) -> Reading:
     end = b""
     for row_key, versions in reader.groups(scan(low, wanted.high, reverse=True)):
         if reader.full():
-            end = after(row_key)
+            end = stopped_at(last, bare=reader.bare(found), reverse=True)
             break
+        last = row_key
         rows.append(reader.add(found, row_key, versions))
     else:
         reader.leave(found)
     for pairs in reversed(rows):
         reader.pairs += pairs
-    return Reading(reader.pairs, reader.live, bool(end), end)
+    return Reading(reader.pairs, reader.live, bool(end), end, reader.bare(found))
 
 
 def plain_is_live(shape: Shape, value: bytes, now_s: int) -> bool:
@@ -370,5 +386,7 @@ def merge_answers(
     asked = RangeRead(low, high, wanted.limit, wanted.reverse, wanted.point)
     found = read_range(layout, scan_of(sorted(union.items())), asked, now_s, as_of_us, limits=NO_LIMITS)
     if ends and not found.more:
-        found.more, found.end = True, low if wanted.reverse else high
+        reached = low if wanted.reverse else high
+        bare = found.bare and bool(layout.clustering)
+        found.more, found.end = True, moved(layout, reached, bare=bare, reverse=wanted.reverse)
     return found
