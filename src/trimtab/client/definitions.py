@@ -114,7 +114,10 @@ def drop_type(name: str, if_exists: bool) -> bytes:
 
 def _encoded(command: commands.Command) -> bytes:
     try:
-        return commands.encode(command)
+        encoded = commands.encode(command)
+        # What is only wrong in its type would else come back as a riddle.
+        commands.decode(encoded)
+        return encoded
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidRequest(f"this can't be said in a command: {error}") from error
 

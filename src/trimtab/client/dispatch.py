@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trimtab.client.asks import Ask
-from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, Unavailable
+from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, Unavailable, VersionMismatch
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
 from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
@@ -33,6 +33,8 @@ BACKOFF_FIRST_S = 0.005
 BACKOFF_MAX_S = 0.5
 # How often a refusal that may not be for ever is put up with, per request.
 _PATIENCE = {"unavailable": 2, "overloaded": 5, "read_failed": 1, "corrupt": 1, "disk_full": 0}
+# Errors that say, or let one think, that nothing was done.
+_NOT_DONE = (Unavailable, Overloaded, InvalidRequest, VersionMismatch)
 _MAX_ATTEMPTS = 1_000  # a deadline of hours must not make an endless loop
 _SWEEP_S = 0.05
 
@@ -204,10 +206,10 @@ class Dispatcher:
             self._end(ask, translated(error, writes=ask.writes))
             return
         if code not in NOTHING_DONE and ask.writes:
-            ask.doubt = True
             if not ask.repeatable:
                 self._end(ask, translated(error, writes=True))
                 return
+            ask.doubt = True
         if code in OTHER_SCHEMA:
             self._detour(ask, self._with_new_schema, error)
         elif code in NOT_THERE:
@@ -248,9 +250,8 @@ class Dispatcher:
             self._end(ask, Overloaded(f"not sent within {ask.timeout_s:g} s: {why.rstrip('.')}; ask less at a time"))
 
     def _end(self, ask: Ask[Any], error: Error) -> None:
-        if ask.doubt and not isinstance(error, Timeout):
-            text = f"an earlier attempt may have been carried out; the last one was not: {error}"
-            error = Timeout(text)
+        if ask.doubt and isinstance(error, _NOT_DONE):
+            error = Timeout(f"an earlier attempt may have been carried out; the last one was not: {error}")
         ask.over = True
         ask.sink.failed(ask, error)
 

@@ -77,6 +77,10 @@ class LoopThread:
 
     # From other threads
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and os.getpid() == self._pid
+
     def start(self, ask: Ask[Any]) -> Waiter:
         """Send a request; wait for it with `waiter.wait(ask)`."""
         waiter = Waiter()

@@ -97,7 +97,7 @@ class TablePlan:
             missing += [name for name in self.clustering if name not in names]
         elif self.clustering and (others := [n for n in names if n not in self.statics and n not in self._key_set]):
             raise InvalidRequest(
-                f"{self.name}: {_listed(others)} belong to a row, so {_listed(self.clustering)} is needed"
+                f"{self.name}: {_listed(others)} can only be in a row, so {_listed(self.clustering)} is needed"
             )
         if missing:
             raise InvalidRequest(
@@ -183,9 +183,10 @@ class TablePlan:
         """The plan for these columns; None: all of them."""
         wanted = None if columns is None else tuple(columns)
         plan = self._reads.get(wanted)
-        if plan is None:
-            names = tuple(self.columns) if wanted is None else wanted
+        if plan is None or isinstance(columns, str):
+            names = tuple(self.columns) if columns is None else columns
             self.check_columns(names)
+            names = tuple(names)
             if not names or len(set(names)) != len(names):
                 raise InvalidRequest(f"{self.name}: columns to read are named once each, and at least one")
             plan = ReadPlan(

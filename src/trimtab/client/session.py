@@ -120,6 +120,7 @@ class Session:
         """The schema and the members as they are now. All who ask at the same time share one question."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self.loop.create_task(self._refresh(deadline))
+            return await asyncio.shield(self._refreshing)
         try:
             return await asyncio.wait_for(asyncio.shield(self._refreshing), max(deadline - self.loop.time(), 0))
         except TimeoutError:

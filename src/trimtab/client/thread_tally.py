@@ -17,6 +17,8 @@ from trimtab.client.many import RowBatches
 from trimtab.client.operations import PutSome
 from trimtab.client.tally import told
 
+_LOOK_S = 1.0
+
 
 class ThreadTally:
     """The sink of all requests of one put_many: told on the loop, looked at by the thread."""
@@ -56,7 +58,13 @@ class ThreadTally:
         ask.sink = self
         with self._changed:
             self._under_way += 1
-        self._thread.submit(ask)
+        try:
+            self._thread.submit(ask)
+        except Error:
+            # It is not on its way, and its end would be waited for in vain.
+            with self._changed:
+                self._under_way -= 1
+            raise
 
     def drain(self) -> None:
         """Wait until nothing is under way."""
@@ -72,7 +80,8 @@ class ThreadTally:
     def _below(self, most: int) -> None:
         with self._changed:
             while self._under_way >= most:
-                self._changed.wait()
+                if not self._changed.wait(_LOOK_S) and not self._thread.alive:
+                    raise Error("the client's own thread has ended; it is unknown what was written")
         self._note_ended()
 
     def _note_ended(self) -> None:
