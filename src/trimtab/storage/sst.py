@@ -1,0 +1,181 @@
+"""SST files outside of a node: sorted runs that a tablet can ingest, and snapshots that can be read in batches.
+
+A bulk task writes one run per tablet and never opens a database for it; the file has the options of tablet stores, so
+that a node takes it over as it is. A snapshot is a checkpoint's directory: closed, complete and never changed, so it is
+opened read-only, by as many readers as there are.
+
+Keys and values come and go as columns (`Ragged`). RocksDB wants an object each, so they are made a few thousand at a
+time, in memory that is still warm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from trimtab.rows.ragged import Ragged, from_list, stack
+from trimtab.rows.sorted_rows import SortedRows
+from trimtab.rows.tokens import AFTER_ALL, TOKEN_BYTES
+from trimtab.storage.port import Corrupt, StorageError
+from trimtab.storage.rocks_options import RocksOptions
+
+READ_ROWS = 65_536  # in one batch of columns
+_FETCH_PAIRS = 4096  # that are objects at a time
+_READAHEAD_BYTES = 2 * 1024 * 1024
+_CACHE_BYTES = 8 * 1024 * 1024
+_FROM = bytes(TOKEN_BYTES)  # what a store keeps for itself lies below every row
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A file of sorted rows."""
+
+    path: Path
+    rows: int
+    file_bytes: int
+    first: bytes
+    last: bytes
+
+
+def table_options(options: RocksOptions | None = None) -> rocksdict.Options:
+    """The options of tablet stores, for files and databases that no node has open."""
+    cache = rocksdict.Cache(_CACHE_BYTES)
+    return (options or RocksOptions()).build_small(cache, rocksdict.WriteBufferManager(_CACHE_BYTES, False))
+
+
+def write_run(
+    path: Path | str, rows: SortedRows, *, options: rocksdict.Options | None = None, durable: bool = True
+) -> Run:
+    """Write rows to a new file. `durable`: it is on the disk when this returns, its name included."""
+    target = Path(path)
+    if not len(rows):
+        raise StorageError(f"can't write {target}: there are no rows, and an SST file has at least one")
+    if target.exists():
+        raise StorageError(f"can't write {target}: the name is taken")
+    writer = rocksdict.SstFileWriter(options or table_options())
+    add = writer.__setitem__
+    first = last = b""
+    try:
+        writer.open(str(target))
+        for keys, values in rows.batches():
+            first, last = first or keys[0], keys[-1]
+            deque(map(add, keys, values), maxlen=0)
+        writer.finish()
+        if durable:
+            for each in (target, target.parent):
+                _sync(each)
+    except Exception as error:
+        target.unlink(missing_ok=True)
+        raise StorageError(f"writing {target}: {error}") from error
+    return Run(target, len(rows), target.stat().st_size, first, last)
+
+
+def write_runs(
+    folder: Path | str, rows: SortedRows, tablets: int, name: str, *, durable: bool = True
+) -> dict[int, Run]:
+    """One run for each tablet that has rows, as `<tablet>.<name>.sst`."""
+    options = table_options()
+    return {
+        tablet: write_run(Path(folder) / f"{tablet}.{name}.sst", part, options=options, durable=durable)
+        for tablet, part in rows.by_tablet(tablets)
+    }
+
+
+class Snapshot:
+    """A checkpoint of a tablet store, open for reading. Reading it costs the node that made it nothing."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / "CURRENT").is_file():
+            raise StorageError(f"{self.path} is no snapshot: there is no file CURRENT in it")
+        try:
+            self._db: rocksdict.Rdict | None = rocksdict.Rdict(
+                str(self.path), table_options(), access_type=rocksdict.AccessType.read_only()
+            )
+        except Exception as error:
+            raise _explain(error, self.path) from error
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def batches(
+        self, low: bytes = _FROM, high: bytes = AFTER_ALL, *, rows: int = READ_ROWS
+    ) -> Iterator[tuple[Ragged, Ragged]]:
+        """Keys and values with low <= key < high, in order, so many at a time."""
+        if self._db is None:
+            raise StorageError(f"{self.path} was closed")
+        low = max(low, _FROM)
+        read = rocksdict.ReadOptions()
+        read.set_iterate_upper_bound(high)
+        read.set_readahead_size(_READAHEAD_BYTES)
+        read.fill_cache(False)  # type: ignore[call-arg]  # the stub lacks the argument
+        pairs: Iterator[Any] = self._db.items(False, low, read)
+        last = low
+        try:
+            while True:
+                keys, values = _fetch(pairs, rows)
+                if not len(keys):
+                    break
+                last = keys.bytes_at(len(keys) - 1)
+                yield keys, values
+        except Exception as error:
+            raise _explain(error, self.path) from error
+        self._check_end(last)
+
+    def _check_end(self, last: bytes) -> None:
+        """An iterator that meets damage ends as if the data did; only a second look tells."""
+        assert self._db is not None
+        probe = self._db.iter()
+        try:
+            probe.seek(last)
+            if probe.valid():
+                probe.next()
+            probe.status()
+        except Exception as error:
+            raise _explain(error, self.path) from error
+
+
+def _fetch(pairs: Iterable[Any], rows: int) -> tuple[Ragged, Ragged]:
+    """The next pairs as columns; the pairs themselves live only for a moment, and never all at once."""
+    keys: list[Ragged] = []
+    values: list[Ragged] = []
+    while rows > 0:
+        flat = list(chain.from_iterable(islice(pairs, min(rows, _FETCH_PAIRS))))
+        if not flat:
+            break
+        keys.append(from_list(flat[::2]))
+        values.append(from_list(flat[1::2]))
+        rows -= _FETCH_PAIRS
+    return (stack(keys), stack(values)) if keys else (from_list([]), from_list([]))
+
+
+def _explain(error: Exception, path: Path) -> Exception:
+    if isinstance(error, StorageError):
+        return error
+    text = str(error)
+    if any(word in text for word in ("Corruption", "checksum mismatch", "No such file")):
+        return Corrupt(str(path), text, what_to_do="make another snapshot, of another replica")
+    return StorageError(f"reading {path}: {text}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
