@@ -29,5 +29,6 @@ MAX_EXTENSIONS = 32
 MAX_BULK_COMMANDS = 1_000
 MAX_COMMAND_BYTES = 384 * 1024
 MAX_UPDATE_BYTES = metastore.MAX_VALUE_BYTES  # an update is one value
+MAX_REQUEST_BYTES = 256  # of the id of the request that an update was made for
 MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 SNAPSHOT_CHUNK_BYTES = 256 * 1024

@@ -15,11 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from trimtab.catalog import commands, names, table_planning, type_planning, updates
 from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.drafts import Draft, no_keyspace
 from trimtab.catalog.errors import AlreadyThere, SchemaError
-from trimtab.catalog.limits import MAX_BULK_COMMANDS, MAX_DATACENTERS, MAX_KEYSPACES, MAX_REPLICAS
+from trimtab.catalog.limits import (
+    MAX_BULK_COMMANDS,
+    MAX_DATACENTERS,
+    MAX_KEYSPACES,
+    MAX_REPLICAS,
+    MAX_REQUEST_BYTES,
+)
 from trimtab.catalog.schema import DEFAULT_DATACENTER, Mode
 from trimtab.catalog.table_planning import Asking, TabletChooser
 
@@ -55,7 +63,8 @@ def plan(
         changes=tuple(asking.changes),
     )
     try:
-        updates.encode(update)
+        # Whoever writes it adds which request it was made for; there has to be room for that.
+        updates.encode(replace(update, request="." * MAX_REQUEST_BYTES))
     except ValueError as error:
         raise SchemaError(str(error)) from None
     return update

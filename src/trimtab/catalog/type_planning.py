@@ -36,7 +36,7 @@ def create(asking: Asking, command: CreateType) -> None:
         _check_field_name(name, fields, full_name)
         fields[name] = _field_type(asking, command.keyspace, name, text, full_name)
     asking.emit(TypeAdded(command.keyspace, command.name, tuple(fields.items())))
-    _check_all_readable(asking, command.keyspace)
+    asking.type(command.keyspace, f'"{command.name}"', full_name)  # it may be nested too deep now
 
 
 def alter(asking: Asking, command: AlterType) -> None:
