@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from trimtab.catalog.keys import CATALOG
+from trimtab.catalog.keys import CATALOG as CATALOG
 from trimtab.topology.grades import Grades
 from trimtab.topology.states import NodeState, TransitionState
 
