@@ -6,7 +6,7 @@ and each order waits for it a while. If it can't go on it says why (`progress`),
 1. Every replica that this instance should hold is open.
 2. Every other member is asked what it holds for this instance. The answer comes when its hints are pushed: they are
    taken as soon as this instance is RaftSynced. A member that can't be asked is waited for a moment.
-3. If one has dropped hints ("missed since"), or can't be asked, or has left since this instance had last caught up,
+3. If one has dropped hints ("missed since"), or can't be asked, or has left since this instance had last caught up:
    hints are not all there was: every replica is repaired against enough others to meet every write quorum. They serve
    that from RaftSynced on, so after a full restart nobody waits for somebody who waits for it. If there are not enough,
    it waits: it answers nothing rather than too little.
@@ -15,6 +15,9 @@ and each order waits for it a while. If it can't go on it says why (`progress`),
 An instance that is Online may be marked too: by a coordinator that ended uncleanly, or was kept from reaching it for
 longer than hints last. It is told (`catchup.missed`), and does the same at its leisure.
 
+Who is gone, and was so already when this instance had last caught up (`known_gone`, by the incarnation of its last
+life), has coordinated nothing since, and is neither asked nor missed.
+
 Replicas that are being rebuilt (see `rebuilding`) are not waited for: they answer nothing by themselves, and the others
 of this instance are needed.
 """
@@ -22,7 +25,7 @@ of this instance are needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -42,6 +45,7 @@ _HINTS_WAIT_MS = 2_000
 _ASK_AGAIN_S = 0.1
 _MAX_ASK_AGAIN_S = 2.0
 _MARGIN_S = 0.05
+_MAX_STUCK = 3
 
 
 class Ground(Protocol):
@@ -51,8 +55,16 @@ class Ground(Protocol):
         """All other members and their names."""
         ...
 
-    def left(self) -> frozenset[int]:
-        """All instances that have left the cluster, ever."""
+    def gone(self) -> Mapping[int, int]:
+        """All instances that left the cluster or are Offline, by the incarnation of their last life."""
+        ...
+
+    def stands(self) -> bool:
+        """Whether this instance holds a lease and has caught up, as the cluster sees it."""
+        ...
+
+    def holds_any(self) -> bool:
+        """Whether there is anything here that could miss a write."""
         ...
 
     def ask(self, raft_id: int, method: str, body: bytes, timeout_s: float) -> Awaitable[bytes]: ...
@@ -125,10 +137,10 @@ class CatchingUp:
             self._background = self._loop.create_task(self._run(gentle=True), name="catching up at leisure")
             self._background.add_done_callback(self._background_ended)
 
-    def noted_left(self) -> None:
-        """Instances may have left. While this one has caught up, nothing is missed by that which it can know of."""
-        if self.caught_up and self._background is None:
-            self._hints.note_left(self._ground.left())
+    def note_gone(self) -> None:
+        """Instances may have gone. Whoever goes while this one stands can't have coordinated what it misses later."""
+        if self.caught_up and self._background is None and self._ground.stands():
+            self._hints.note_gone(self._ground.gone())
 
     def stop(self) -> None:
         self._closed = True
@@ -168,10 +180,12 @@ class CatchingUp:
     async def _run(self, *, gentle: bool) -> None:
         self._progress = "its replicas are being opened"
         await self._ground.opened()
-        while True:
-            left = self._ground.left()
-            statuses, silent = await self._ask_all()
-            reasons = reasons_to_repair(statuses, silent, left - self._hints.known_left, self._ground.others())
+        while self._ground.holds_any():
+            gone, known = self._ground.gone(), self._hints.known_gone
+            unknown = {raft_id for raft_id, life in gone.items() if known.get(raft_id) != life}
+            names = self._ground.others()
+            statuses, silent = await self._ask_all(names.keys() - (gone.keys() - unknown))
+            reasons = reasons_to_repair(statuses, silent, unknown - names.keys(), names)
             if reasons:
                 self.repairs += 1
                 why = "; ".join(reasons)
@@ -179,18 +193,17 @@ class CatchingUp:
                 await self._ground.repair_all(why, gentle=gentle)
                 self._story("all replicas are repaired")
             if await self._clear(statuses):
-                self._hints.note_left(left)
+                self._hints.note_gone(gone)
                 return
 
     # The others
 
-    async def _ask_all(self) -> tuple[dict[int, Status], frozenset[int]]:
-        """What each member holds, once its hints from before are pushed; and who can't be asked."""
+    async def _ask_all(self, members: Iterable[int]) -> tuple[dict[int, Status], frozenset[int]]:
+        """What each of them holds, once its hints from before are pushed; and who can't be asked."""
         asked: dict[int, asyncio.Task[Status | None]] = {}
         until = self._loop.time() + self._grace_s
         try:
-            # Whoever comes in meanwhile is asked too; whoever leaves is not waited for.
-            for raft_id in self._ground.others():
+            for raft_id in sorted(members):
                 asked[raft_id] = self._loop.create_task(self._ask(raft_id, until))
             while pending := [task for task in asked.values() if not task.done()]:
                 self._progress = self._waiting_for(asked)
@@ -200,8 +213,7 @@ class CatchingUp:
             for task in asked.values():
                 task.cancel()
         statuses = {raft_id: answer for raft_id, answer in answers.items() if answer is not None}
-        members = self._ground.others()
-        return statuses, frozenset(raft_id for raft_id in answers if raft_id not in statuses and raft_id in members)
+        return statuses, frozenset(raft_id for raft_id in answers if raft_id not in statuses)
 
     def _waiting_for(self, asked: Mapping[int, asyncio.Task[Status | None]]) -> str:
         names = self._ground.others()
@@ -213,8 +225,8 @@ class CatchingUp:
         again_s = _ASK_AGAIN_S
         body = protocol.encode(StatusRequest(_HINTS_WAIT_MS))
         silent_since: float | None = None
-        held = -1
-        while raft_id in self._ground.others():
+        held, stuck = -1, 0
+        while True:
             try:
                 answer = await self._ground.ask(raft_id, protocol.STATUS, body, _ASK_TIMEOUT_S)
                 reply = protocol.decode_status_reply(answer)
@@ -228,11 +240,11 @@ class CatchingUp:
             silent_since, again_s = None, _ASK_AGAIN_S
             if not reply.hints:
                 return Status(0, reply.missed_since_ms, reply.mark)
-            if reply.hints == held:
+            stuck = stuck + 1 if reply.hints == held else 0
+            if stuck == _MAX_STUCK:
                 # They don't get through: waiting longer is no use, but a repair brings what they hold.
                 return None
             held = reply.hints
-        return Status(0)
 
     async def _clear(self, statuses: Mapping[int, Status]) -> bool:
         """Tell those that had a mark; False: one has missed more for this instance since it was asked."""

@@ -3,7 +3,7 @@
     n <target u32> <number u64>    a hint: when it began (u64 ms), and the ReplicaWrite        number from 1
     n <target u32> 0               the target's mark: "missed since", and nothing is known of what it missed
     n 0 0                          this life may have promised hints that are not written: there was no clean end yet
-    n 0 1                          the instances whose leaving this one has taken into account (see `catching_up`)
+    n 0 1                          the instances whose being gone this one has taken into account (see `catching_up`)
 
 They lie in the node log's store and are synced with everything else that waits. Nobody waits for that, except for a
 write at level ANY (`stored`): a coordinator that ends uncleanly may lose hints, and writes whose outcome it had not
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -40,7 +40,7 @@ _KEY = struct.Struct(">IQ")
 _BEGAN = struct.Struct(">Q")
 _MAX_TARGET = (1 << 32) - 1
 _OWN = 0  # no instance has this raft id
-_DIRTY, _LEFT, _NOTHING = 0, 1, 2
+_DIRTY, _GONE, _NOTHING = 0, 1, 2
 
 PUSH_BYTES = 256 << 10
 PUSH_WRITES = 1_000
@@ -57,7 +57,7 @@ Stored = Callable[[bool], None]
 _encode_hint = msgspec.msgpack.Encoder().encode
 _decode_hint = msgspec.msgpack.Decoder(ReplicaWrite).decode
 _decode_mark = msgspec.msgpack.Decoder(Mark).decode
-_decode_ids = msgspec.msgpack.Decoder(list[int]).decode
+_decode_gone = msgspec.msgpack.Decoder(dict[int, int]).decode
 
 
 class Surroundings(Protocol):
@@ -131,7 +131,10 @@ class Hints:
         self._emptied: dict[asyncio.Future[None], tuple[int, int]] = {}  # who waits until a target's first is past that
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.known_left: frozenset[int] = frozenset()
+        self._unclean_since: int | None = None  # set as long as it is not certain who else is a member
+        self._marked_anew: set[int] = set()
+        self.opened = False
+        self.known_gone: dict[int, int] = {}
         self.added = 0
         self.pushed = 0
         self.dropped = 0
@@ -139,16 +142,32 @@ class Hints:
     # Life
 
     def open(self, others: Iterable[int]) -> bool:
-        """Read what an earlier life left; whether it had ended uncleanly, so that `others` are marked now."""
-        unclean_since = self._load()
-        if unclean_since is not None:
-            marked = sorted(set(others))
-            for target in marked:
-                self._miss(target, unclean_since)
-            if marked:
+        """Read what an earlier life left; whether it had ended uncleanly, so that others are marked now.
+
+        Those are `others`, and whoever else turns out to be a member (`know_others`): at a start this instance may not
+        have applied yet all that it had applied before.
+        """
+        self._unclean_since = self._load()
+        unclean = self._unclean_since is not None
+        if unclean:
+            self._mark_anew(others)
+            if self._marked_anew:
                 self._story("this instance had not ended in an orderly way; what it owed others is marked as missed")
         self._records.put(_key(_OWN, _DIRTY), _BEGAN.pack(self._around.wall_ms()), essential=True)
-        return unclean_since is not None
+        self.opened = True
+        return unclean
+
+    def know_others(self, others: Iterable[int]) -> None:
+        """These are all members there are, for certain."""
+        self._mark_anew(others)
+        self._unclean_since = None
+
+    def _mark_anew(self, targets: Iterable[int]) -> None:
+        if self._unclean_since is None:
+            return
+        for target in sorted(set(targets) - self._marked_anew):
+            self._marked_anew.add(target)
+            self._miss(target, self._unclean_since)
 
     def start(self) -> None:
         """Push, from now on."""
@@ -175,7 +194,7 @@ class Hints:
     async def close(self, *, clean: bool) -> None:
         """Push no more. `clean`: nothing is owed to anybody that is not a hint here; that is written down."""
         self.stop()
-        if not clean:
+        if not clean or self._unclean_since is not None:
             return
         for target, queue in self._queues.items():
             if queue.mark is not None:
@@ -204,8 +223,8 @@ class Hints:
             if target == _OWN:
                 if number == _DIRTY:
                     unclean_since = _BEGAN.unpack(value)[0]
-                elif number == _LEFT:
-                    self.known_left = frozenset(_decode_ids(value))
+                elif number == _GONE:
+                    self.known_gone = _decode_gone(value)
                 continue
             queue = self._queues.setdefault(target, _Queue())
             if not number:
@@ -299,6 +318,7 @@ class Hints:
 
     def mark_of(self, target: int) -> tuple[int, tuple[int, int]]:
         """Since when a target has missed something that is not here (0: nothing), and the name of that mark."""
+        self._mark_anew((target,))
         queue = self._queues.get(target)
         if queue is None or queue.mark is None:
             return 0, (0, 0)
@@ -362,11 +382,11 @@ class Hints:
         self._records.delete_range(_key(target, 0), _key(target + 1, 0))
         self._tell_emptied()
 
-    def note_left(self, left: frozenset[int]) -> None:
-        """Write down whose leaving this instance has taken into account."""
-        if left != self.known_left:
-            self.known_left = left
-            self._records.put(_key(_OWN, _LEFT), msgspec.msgpack.encode(sorted(left)), essential=True)
+    def note_gone(self, gone: Mapping[int, int]) -> None:
+        """Write down who is gone, by the incarnation of its last life, and has been taken into account."""
+        if gone != self.known_gone:
+            self.known_gone = dict(gone)
+            self._records.put(_key(_OWN, _GONE), msgspec.msgpack.encode(self.known_gone), essential=True)
 
     # Pushing
 
@@ -462,6 +482,8 @@ class Hints:
         bytes_, limit_ms = 0, self._around.wall_ms() - self._bounds.life_ms
         # What goes without being sent is bounded too: reading it takes time.
         for looked, (key, value) in enumerate(self._read(target, queue)):
+            if parcel and bytes_ + len(value) > PUSH_BYTES:
+                break
             began_ms = _BEGAN.unpack_from(value)[0]
             write = msgspec.structs.replace(_decode_hint(memoryview(value)[_BEGAN.size :]), kind=WriteKind.HINT)
             if not self._around.has_table(write.table):
@@ -473,7 +495,7 @@ class Hints:
             else:
                 parcel.append((key, value, write))
                 bytes_ += len(value)
-            if bytes_ >= PUSH_BYTES or looked + 1 >= PUSH_WRITES:
+            if looked + 1 >= PUSH_WRITES:
                 break
         self._look_at_first(target, queue)
         return parcel

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trimtab.node.instance import Instance
 
 _SYNCED = (Grade.RAFT_SYNCED, Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
+_DOWN = (Grade.OFFLINE, Grade.EXPELLED)
 _CAUGHT_UP = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
 _FOREVER_S = 1e9
 _TELL_EVERY_S = 10.0
@@ -63,6 +64,7 @@ class MissedWrites:
         self._own = instance.raft_id
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._knows_others = False
         timing, limits, story, fatal = (
             instance.settings.timing,
             instance.settings.limits,
@@ -121,7 +123,10 @@ class MissedWrites:
         for raft_id in self._view.instances:
             if raft_id != self._own and self.takes_writes(raft_id):
                 self.hints.wake(raft_id)
-        self.catching_up.noted_left()
+        self.catching_up.note_gone()
+        if not self._knows_others and self.settled():
+            self._knows_others = True
+            self.hints.know_others(self.others())
 
     async def close(self) -> None:
         """An orderly end: if nothing is owed that is not a hint, the next life need not mark anybody."""
@@ -146,19 +151,22 @@ class MissedWrites:
         self.hints.stop()
 
     def methods(self) -> dict[str, Method]:
-        return {
+        methods = {
             protocol.STATUS: self._status,
             protocol.DONE: self._done,
             protocol.MISSED: self._missed,
             **self.service.methods(),
             **self.rounds.methods(),
         }
+        return {name: self._for_members(method) for name, method in methods.items()}
 
     # What others ask
 
     async def _status(self, asked: Asked) -> bytes:
         request = protocol.decode_status(asked.body)
-        target = self._member(asked)
+        target = asked.peer.raft_id
+        if not self.hints.opened:
+            raise Refused("not_ready", "this instance has just started and does not know its hints yet; ask again")
         self.hints.wake(target)
         if self.hints.held_for(target)[0]:
             left_s = min(request.wait_ms / 1000, asked.deadline - self._loop.time() - 0.2, _MAX_WAIT_S)
@@ -169,18 +177,23 @@ class MissedWrites:
 
     async def _done(self, asked: Asked) -> bytes:
         request = protocol.decode_done(asked.body)
-        return protocol.encode(DoneReply(self.hints.clear_mark(self._member(asked), request.mark)))
+        return protocol.encode(DoneReply(self.hints.clear_mark(asked.peer.raft_id, request.mark)))
 
     async def _missed(self, asked: Asked) -> bytes:
-        self._member(asked)
         self.catching_up.missed()
         return b""
 
-    def _member(self, asked: Asked) -> int:
-        raft_id = asked.peer.raft_id
-        if not self._instance.admission.speaks_for(asked.peer) or not self.is_member(raft_id):
-            raise Refused("not_member", "only members ask for what they missed")
-        return raft_id
+    def _for_members(self, method: Method) -> Method:
+        """Whoever is no member has no business with what replicas hold."""
+
+        async def asked_by(asked: Asked) -> bytes:
+            peer = asked.peer
+            own = peer == self._instance.hello
+            if not own and not (self.is_member(peer.raft_id) and self._instance.admission.speaks_for(peer)):
+                raise Refused("not_member", "only members ask for what replicas missed")
+            return await method(asked)
+
+        return asked_by
 
     def _tell_marked(self) -> None:
         """Those that are marked and up are told so: while they don't know, they don't look for what they missed."""
@@ -218,8 +231,15 @@ class MissedWrites:
     def others(self) -> Mapping[int, str]:
         return {raft_id: record.instance_id for raft_id, record in self._view.members().items() if raft_id != self._own}
 
-    def left(self) -> frozenset[int]:
-        return frozenset(raft_id for raft_id, record in self._view.instances.items() if record.left)
+    def gone(self) -> Mapping[int, int]:
+        return {
+            raft_id: record.grades.current.incarnation
+            for raft_id, record in self._view.instances.items()
+            if record.left or record.grades.current.grade in _DOWN
+        }
+
+    def holds_any(self) -> bool:
+        return bool(self._shelf.held())
 
     def dc_of(self) -> Mapping[int, str]:
         return {raft_id: domain_of(record).dc for raft_id, record in self._view.instances.items()}

@@ -11,7 +11,7 @@ Rounds are gentle: one tablet at a time for each instance, in steps that leave t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from trimtab.node.answering import Asked, Method, Refused
@@ -159,8 +159,8 @@ class RepairRounds:
         else:
             self.done += 1
 
-    async def _all(self, asked: object) -> None:
-        tasks = [asyncio.ensure_future(each) for each in asked]  # type: ignore[attr-defined]
+    async def _all(self, asked: Iterable[Awaitable[object]]) -> None:
+        tasks = [asyncio.ensure_future(each) for each in asked]
         try:
             await asyncio.gather(*tasks)
         finally:
