@@ -15,8 +15,7 @@ def test_tablets_are_shown_as_scripts_expect_them() -> None:
     tables = {1: table(1, "users", 2), 2: table(2, "orders", 1)}
     replicas_of: dict[int, list[tuple[int, ...]]] = {1: [(1, 2), (2, 9)], 2: [(1,)]}
     maps = {
-        number: TabletMap.unpacked(list(entries(number, replicas).values()))
-        for number, replicas in replicas_of.items()
+        number: TabletMap.unpacked(list(entries(number, replicas).values())) for number, replicas in replicas_of.items()
     }
     shown = shapes.tablets(tables, maps, {1: "i1", 2: "i2"}, sizes={(1, 0): 77})
     assert [(each["table"], each["tablet"]) for each in shown] == [("orders", 0), ("users", 0), ("users", 1)]
