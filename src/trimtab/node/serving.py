@@ -108,6 +108,20 @@ class Serving:
         self._check_fence(version)
         return self._without_lease(may_be_stale)
 
+    def answer_own(self, *, may_be_stale: bool) -> bool:
+        """Let out what was read here and now for this instance's own router, or Refused; whether it may be stale.
+
+        It was routed by the topology of this moment, so no fence can be above it.
+        """
+        if not self._stands(_CAUGHT_UP):
+            raise Refused("not_ready", f"instance {self._raft_id} is catching up and answers nothing yet; ask another")
+        return self._without_lease(may_be_stale)
+
+    def admit_own_write(self) -> None:
+        """Let a write of this instance's own router in, which holds a lease (`route`), or Refused."""
+        if not self._stands(_TAKES_WRITES):
+            raise Refused("not_ready", f"instance {self._raft_id} has just started and takes no writes yet; ask again")
+
     def admit_write(self, version: int) -> None:
         """Let a write in, or Refused. It must pass `release_write` before it is acknowledged."""
         self._check_fence(version)

@@ -1,21 +1,23 @@
 """Rows by their whole primary keys: one, or many at once.
 
-Keys are grouped by tablet, and each tablet is read with one message for all of its keys. Where this node's own replica
-may answer, the answer is there when `begin` returns.
+Keys are grouped by tablet. What this node's own replica may answer alone is read at once, without a message to anybody,
+and the answer is there when `begin` returns. For the rest each tablet is read with one message for all of its keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from trimtab.node.answering import Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.reads import Reads
+from trimtab.node.router.replica_door import STALE_LEVELS
 from trimtab.node.router.routes import Routes
-from trimtab.rows.errors import BadRequest, BadRow
+from trimtab.rows.errors import BadRow
 from trimtab.rows.keys import after, row_key
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.protocol import Cell, CellMeta, GetRequest, RangeRead, RangeRows, ReplicaRead, RowsReply
+from trimtab.rows.protocol import Cell, CellMeta, GetRequest, Pairs, RangeRead, RangeRows, ReplicaRead, RowsReply
 from trimtab.rows.reading import rows_of
 
 MAX_KEYS = 500  # of one get: more would hold the loop for too long
@@ -23,95 +25,141 @@ MAX_KEYS = 500  # of one get: more would hold the loop for too long
 Done = Callable[[RowsReply | Refused], None]
 
 
+class OwnRows(Protocol):
+    """This node's own replicas, for single rows."""
+
+    def read_rows(
+        self, layout: RowLayout, tablet: int, keys: Sequence[bytes], now_s: int, *, may_be_stale: bool
+    ) -> tuple[Pairs, bool]: ...
+
+
 class Gets:
     """Of one node."""
 
-    def __init__(self, reads: Reads, routes: Routes, wall_ms: Callable[[], int]) -> None:
-        self._reads = reads
-        self._routes = routes
+    def __init__(self, reads: Reads, own: OwnRows, routes: Routes, wall_ms: Callable[[], int]) -> None:
+        self.reads = reads
+        self.routes = routes
+        self._own = own
         self._wall_ms = wall_ms
 
     def begin(self, layout: RowLayout, request: GetRequest, deadline: float, done: Done) -> None:
         """`done` is told once; BadRequest where the keys or columns are none of the table's."""
         keys = request.keys
-        if len(keys) > MAX_KEYS:
-            raise refusals.invalid(f"a get of {len(keys)} keys; it may have {MAX_KEYS}, send several")
-        # Whether the columns exist must be known before anything is read.
+        now_s = self._wall_ms() // 1000
+        if len(keys) != 1:
+            if len(keys) > MAX_KEYS:
+                raise refusals.invalid(f"a get of {len(keys)} keys; it may have {MAX_KEYS}, send several")
+            # Whether the columns exist must be known before anything is read.
+            rows_of(layout, [], request.columns, 0)
+            if keys:
+                _Many(self, layout, request, now_s, deadline, done).start()
+            else:
+                done(RowsReply([]))
+            return
+        key = row_key(layout, keys[0])
+        tablet = tablet_of_key(layout, key)
+        found = self.at_once(layout, request, tablet, keys=(key,), now_s=now_s)
+        if found is not None:
+            done(_reply(layout, request, *found, now_s))
+            return
         rows_of(layout, [], request.columns, 0)
-        if len(keys) == 1:
-            self._one(layout, request, deadline, done)
-        elif keys:
-            _Many(self, layout, request, deadline, done)
-        else:
-            done(RowsReply([]))
-
-    def read(
-        self, layout: RowLayout, request: GetRequest, tablet: int, ranges: list[RangeRead], now_s: int
-    ) -> ReplicaRead:
-        topology, catalog = self._routes.stamp()
-        table = layout.table.id
-        return ReplicaRead(topology, catalog, table, tablet, request.level, ranges, False, now_s, request.as_of_us)
-
-    def ask(
-        self, read: ReplicaRead, deadline: float, done: Callable[[Refused | None, list[RangeRows], bool], None]
-    ) -> None:
-        self._reads.begin(read, deadline, done)
-
-    def now_s(self) -> int:
-        return self._wall_ms() // 1000
-
-    def _one(self, layout: RowLayout, request: GetRequest, deadline: float, done: Done) -> None:
-        key = row_key(layout, request.keys[0])
-        now_s = self.now_s()
 
         def came(refused: Refused | None, ranges: list[RangeRows], stale: bool) -> None:
             if refused is not None:
                 done(refused)
                 return
             try:
-                found = rows_of(layout, ranges[0].pairs, request.columns, now_s, with_meta=request.with_meta)
+                answer = _reply(layout, request, ranges[0].pairs, stale, now_s)
             except BadRow as error:
                 done(Refused(refusals.CORRUPT, str(error)))
                 return
-            if found.cells:
-                done(RowsReply([found.cells[0]], b"", stale, [found.metas[0]] if request.with_meta else []))
-            else:
-                done(RowsReply([None], b"", stale, [None] if request.with_meta else []))
+            done(answer)
 
-        read = self.read(layout, request, tablet_of_key(layout, key), [point(key)], now_s)
-        self._reads.begin(read, deadline, came)
+        self.reads.begin(self.question(layout, request, tablet, [key], now_s), deadline, came)
+
+    def at_once(
+        self, layout: RowLayout, request: GetRequest, tablet: int, keys: Sequence[bytes], now_s: int
+    ) -> tuple[Pairs, bool] | None:
+        """The pairs of rows from this node's own replica, and whether they may be stale; None: ask in the long way."""
+        if layout.clustering or request.as_of_us:
+            return None
+        if not self.routes.read(layout.table.id, tablet, request.level).local:
+            return None
+        try:
+            return self._own.read_rows(layout, tablet, keys, now_s, may_be_stale=request.level in STALE_LEVELS)
+        except Refused:
+            # Whatever is wrong here, others may be better off; if not, the long way says what it is.
+            return None
+
+    def question(
+        self, layout: RowLayout, request: GetRequest, tablet: int, keys: Sequence[bytes], now_s: int
+    ) -> ReplicaRead:
+        topology, catalog = self.routes.stamp()
+        ranges = [RangeRead(key, after(key), 1, False, True) for key in keys]
+        table = layout.table.id
+        return ReplicaRead(topology, catalog, table, tablet, request.level, ranges, False, now_s, request.as_of_us)
+
+
+def _reply(layout: RowLayout, request: GetRequest, pairs: Pairs, stale: bool, now_s: int) -> RowsReply:
+    found = rows_of(layout, pairs, request.columns, now_s, with_meta=request.with_meta)
+    if not request.with_meta:
+        return RowsReply([found.cells[0] if found.cells else None], b"", stale)
+    if not found.cells:
+        return RowsReply([None], b"", stale, [None])
+    return RowsReply([found.cells[0]], b"", stale, [found.metas[0]])
 
 
 class _Many:
     """A get of several keys, until the last tablet has answered or one could not."""
 
-    def __init__(self, gets: Gets, layout: RowLayout, request: GetRequest, deadline: float, done: Done) -> None:
+    def __init__(
+        self, gets: Gets, layout: RowLayout, request: GetRequest, now_s: int, deadline: float, done: Done
+    ) -> None:
         self._gets = gets
         self._layout = layout
         self._request = request
         self._deadline = deadline
         self._done: Done | None = done
-        self._now_s = gets.now_s()
+        self._now_s = now_s
         self._stale = False
         self._rows: dict[bytes, list[Cell]] = {}
         self._metas: dict[bytes, list[CellMeta | None]] = {}
+        self._keys: list[bytes] = []
+        self._left = 0
+
+    def start(self) -> None:
+        layout, request = self._layout, self._request
         self._keys = [row_key(layout, cells) for cells in request.keys]
+        shift = 65 - layout.table.tablets.bit_length()
         tablets: dict[int, dict[bytes, None]] = {}
         for key in self._keys:
-            tablets.setdefault(tablet_of_key(layout, key), {})[key] = None
+            tablet = int.from_bytes(key[:8]) >> shift
+            if tablet in tablets:
+                tablets[tablet][key] = None
+            else:
+                tablets[tablet] = {key: None}
         self._left = len(tablets)
+        here: Pairs = []
         for tablet, wanted in tablets.items():
-            self._ask(tablet, list(wanted))
+            found = self._gets.at_once(layout, request, tablet, list(wanted), self._now_s)
+            if found is None:
+                self._ask(tablet, list(wanted))
+            else:
+                here += found[0]
+                self._stale = self._stale or found[1]
+                self._left -= 1
+        self._take(here)
+        self._look()
 
     def _ask(self, tablet: int, keys: list[bytes]) -> None:
         if self._done is None:
             return
-        read = self._gets.read(self._layout, self._request, tablet, [point(key) for key in keys], self._now_s)
 
         def came(refused: Refused | None, ranges: list[RangeRows], stale: bool) -> None:
             self._came(tablet, keys, refused, ranges, stale)
 
-        self._gets.ask(read, self._deadline, came)
+        read = self._gets.question(self._layout, self._request, tablet, keys, self._now_s)
+        self._gets.reads.begin(read, self._deadline, came)
 
     def _came(
         self, tablet: int, keys: list[bytes], refused: Refused | None, ranges: list[RangeRows], stale: bool
@@ -122,37 +170,37 @@ class _Many:
             self._conclude(refused)
             return
         self._stale = self._stale or stale
-        # What did not fit into one message is asked for again; a range that was begun is always finished.
-        rest = [key for key, each in zip(keys, ranges, strict=True) if each.more and not each.pairs]
-        request = self._request
         try:
-            pairs = [part for each in ranges for part in each.pairs]
-            found = rows_of(self._layout, pairs, request.columns, self._now_s, with_meta=request.with_meta)
-        except (BadRow, BadRequest) as error:
+            self._take([part for each in ranges for part in each.pairs])
+        except BadRow as error:
             self._conclude(Refused(refusals.CORRUPT, str(error)))
             return
+        # What did not fit into one message is asked for again; a range that was begun is always finished.
+        rest = [key for key, each in zip(keys, ranges, strict=True) if each.more and not each.pairs]
+        if len(rest) == len(keys):
+            self._conclude(Refused(refusals.READ_FAILED, f"no row of tablet {tablet} fits into an answer"))
+        elif rest:
+            self._ask(tablet, rest)
+        else:
+            self._left -= 1
+            self._look()
+
+    def _take(self, pairs: Pairs) -> None:
+        request = self._request
+        found = rows_of(self._layout, pairs, request.columns, self._now_s, with_meta=request.with_meta)
         self._rows.update(zip(found.keys, found.cells, strict=True))
         if request.with_meta:
             self._metas.update(zip(found.keys, found.metas, strict=True))
-        if rest and len(rest) < len(keys):
-            self._ask(tablet, rest)
-            return
-        if rest:
-            self._conclude(Refused(refusals.READ_FAILED, f"no row of tablet {tablet} fits into an answer"))
-            return
-        self._left -= 1
+
+    def _look(self) -> None:
         if not self._left:
-            metas = [self._metas.get(key) for key in self._keys] if request.with_meta else []
+            metas = [self._metas.get(key) for key in self._keys] if self._request.with_meta else []
             self._conclude(RowsReply([self._rows.get(key) for key in self._keys], b"", self._stale, metas))
 
     def _conclude(self, answer: RowsReply | Refused) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(answer)
-
-
-def point(key: bytes) -> RangeRead:
-    return RangeRead(key, after(key), 1, False, True)
 
 
 def tablet_of_key(layout: RowLayout, key: bytes) -> int:

@@ -132,9 +132,10 @@ class Reads:
     def opened(self, topology: int) -> int:
         return self._open.open(topology)
 
-    def ended(self, token: int) -> None:
+    def ended(self, token: int, topology: int) -> None:
         self._open.close(token)
-        if len(self._waits):
+        # Barriers wait for the end of requests that were routed by older versions; of this one's they don't.
+        if topology != self.routes.stamp()[0]:
             self._waits.look()
 
 
@@ -361,7 +362,7 @@ class TabletRead:
             self._impatience.cancel()
         if self._ticket is not None:
             self._reads.deadlines.cancel(self._ticket)
-        self._reads.ended(self._token)
+        self._reads.ended(self._token, self._read.topology)
         done(refused, ranges, self._stale)
 
     # Replicas that differ

@@ -12,7 +12,7 @@ A message of writes is answered when its last one is, in step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -24,13 +24,14 @@ from trimtab.net.server import Handler, Request
 from trimtab.node.answering import DEFAULT_DEADLINE_S, Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.parcels import NO_ANSWER, Answered
-from trimtab.node.router.replica_reads import Readable, read_ranges
+from trimtab.node.router.replica_reads import Readable, read_ranges, read_rows
 from trimtab.node.router.schemas import Schemas
 from trimtab.node.serving import Serving
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.rows import protocol
 from trimtab.rows.errors import BadRequest, BadRow
 from trimtab.rows.keys import newest_stamp
+from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import (
     Failed,
     Pairs,
@@ -139,7 +140,7 @@ class ReplicaDoor:
     def write(self, write: ReplicaWrite, topology: int, deadline: float, answered: Answered) -> None:
         """A write of this node's own router, who has checked its stamps; answered never from within the call."""
         try:
-            self._serving.admit_write(topology)
+            self._serving.admit_own_write()
         except Refused as refused:
             self._loop.call_soon(answered, self._raft_id, Failed(refused.code, refused.text))
             return
@@ -242,6 +243,22 @@ class ReplicaDoor:
         if replica is None:
             raise Refused(NOT_HERE, f"the replica of tablet {read.tablet} of table {read.table} is not open here")
         return self._read(read, replica)
+
+    def read_rows(
+        self, layout: RowLayout, tablet: int, keys: Sequence[bytes], now_s: int, *, may_be_stale: bool
+    ) -> tuple[Pairs, bool]:
+        """The versions of single rows, for this node's own router, merged where there are several; and whether stale.
+
+        Only of tables without clustering columns, where nothing but a row's own versions counts. Refused.
+        """
+        replica = self._replicas.get(layout.table.id, tablet)
+        if replica is None or not replica.readable:
+            raise Refused("not_ready", f"the replica of tablet {tablet} of {layout.name} is not open here")
+        try:
+            pairs = read_rows(replica, layout, keys, now_s)
+        except (Corrupt, BadRow) as error:
+            raise Refused(refusals.CORRUPT, str(error)) from error
+        return pairs, self._serving.answer_own(may_be_stale=may_be_stale)
 
     def ready(self, table: int, tablet: int) -> bool:
         """Whether a read of this node's own replica may be tried."""

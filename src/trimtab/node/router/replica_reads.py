@@ -7,18 +7,21 @@ depends on its rows alone, so replicas that agree give equal digests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from trimtab.rows.digests import digest_of
+from trimtab.rows.keys import PUT, after
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.protocol import RangeRows, ReplicaRead
-from trimtab.rows.reading import Limits, Scan, read_range
+from trimtab.rows.protocol import Pairs, RangeRead, RangeRows, ReplicaRead
+from trimtab.rows.reading import Limits, Scan, read_range, scan_of
+from trimtab.rows.values import HEAD, MARKER, PER_CELL, TIMES, TTL
 
 ANSWER_BYTES = 256 << 10  # of one message; a row more may exceed it
 SCANNED_BYTES = 2 << 20
 SCANNED_PAIRS = 4_000
 _ALL_VERSIONS = 1 << 20
+_PAST_TAIL = b"\xff" * 18  # a row key with this is above all its versions, and below every other row
 
 Pair = tuple[bytes, bytes]
 
@@ -56,6 +59,37 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
         else:
             answers.append(RangeRows(found.pairs, b"", found.more, found.end))
     return answers
+
+
+def read_rows(replica: Readable, layout: RowLayout, keys: Sequence[bytes], now_s: int) -> Pairs:
+    """The rows of a table without clustering columns, by their row keys: a single version as it is, several merged."""
+    pairs: Pairs = []
+    read = replica.read
+    for key in keys:
+        versions = read(key, key + _PAST_TAIL, _ALL_VERSIONS)
+        if len(versions) == 1 or (versions and _says_all(layout, versions)):
+            pairs += versions[0]
+        elif versions:
+            pairs += read_range(layout, scan_of(versions), RangeRead(key, after(key), 1, False, True), now_s).pairs
+    return pairs
+
+
+def _says_all(layout: RowLayout, versions: Sequence[Pair]) -> bool:
+    """Whether the newest version alone is what all of them come to. A row that is put whole again and again is so.
+
+    It has every cell, and its stamp is later than any other's; that is, unless one has stamps of its own for its cells.
+    """
+    (key, value), shape = versions[0], layout.regular
+    if key[-9] != PUT or value[0] & ~TTL != MARKER or shape.multicell or value[1:HEAD] != shape.number_bytes:
+        return False
+    at = HEAD + TIMES[value[0]]
+    if int.from_bytes(value[at : at + shape.presence_bytes], "little") != shape.all_given:
+        return False
+    stamp = key[-17:-9]
+    for other, its_value in versions[1:]:
+        if other[-17:-9] <= stamp or (other[-9] == PUT and its_value[0] & PER_CELL):
+            return False
+    return True
 
 
 def _at_once(replica: Readable) -> Scan:

@@ -115,7 +115,7 @@ class Router:
             schemas,
             self.writes,
             self.batches,
-            Gets(self.reads, self.routes, instance.wall_ms),
+            Gets(self.reads, self.replica_door, self.routes, instance.wall_ms),
             Paging(self.reads, self.routes, instance.wall_ms),
             Stamping(self.clock, instance.wall_ms),
             control.waits,

@@ -32,10 +32,11 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class WriteRoute:
-    """`targets`: everybody a write goes to."""
+    """`targets`: everybody a write goes to. `own`: that is this instance alone, and it is enough."""
 
     targets: tuple[int, ...]
     quotas: tuple[Quota, ...]
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Routes:
         if route is None:
             sets = self._sets(table, tablet)
             quotas = tuple(quota for each in sets.writes for quota in self._quotas(level, each, for_write=True))
-            route = self._writes[table, tablet, level] = WriteRoute(sets.writers, quotas)
+            own = sets.writers == (self._raft_id,) and all(quota.count <= len(quota.members) for quota in quotas)
+            route = self._writes[table, tablet, level] = WriteRoute(sets.writers, quotas, own)
         return route
 
     def read(self, table: int, tablet: int, level: Level) -> ReadRoute:

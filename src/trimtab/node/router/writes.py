@@ -80,7 +80,10 @@ class Writes:
             return
         topology, catalog = self._routes.stamp()
         if len(writes) == 1:
-            TabletWrite(self, writes[0], routes[0], level, deadline, done, topology, catalog)
+            if routes[0].own:
+                OwnWrite(self, writes[0], routes[0], level, deadline, done, topology)
+            else:
+                TabletWrite(self, writes[0], routes[0], level, deadline, done, topology, catalog)
             return
         together = _Together(len(writes), done)
         for write, route in zip(writes, routes, strict=True):
@@ -88,19 +91,23 @@ class Writes:
 
     def check(self, writes: Sequence[ReplicaWrite], level: Level) -> tuple[Refused | None, list[WriteRoute]]:
         """The routes, and whether it is known already that they can't reach the level."""
-        routes = []
         try:
             self._serving.route()
-            found = [self._routes.write(write.table, write.tablet, level) for write in writes]
+            routes = [self._routes.write(write.table, write.tablet, level) for write in writes]
         except Refused as refused:
             return refused, []
-        for route in found:
-            if level is not Level.ANY:
-                for quota in route.quotas:
-                    alive = sum(1 for raft_id in quota.members if self.alive(raft_id))
-                    if alive < quota.count:
-                        return refusals.unavailable(level, quota.count, alive, quota.where), []
-            routes.append(route)
+        if level is Level.ANY:
+            return None, routes
+        for route in routes:
+            if route.own:
+                continue
+            for quota in route.quotas:
+                alive = 0
+                for raft_id in quota.members:
+                    if self.alive(raft_id):
+                        alive += 1
+                if alive < quota.count:
+                    return refusals.unavailable(level, quota.count, alive, quota.where), []
         return None, routes
 
     def of_known_tables(self, writes: Sequence[ReplicaWrite]) -> list[ReplicaWrite]:
@@ -118,9 +125,10 @@ class Writes:
     def opened(self, topology: int) -> int:
         return self._open.open(topology)
 
-    def ended(self, token: int) -> None:
+    def ended(self, token: int, topology: int) -> None:
         self._open.close(token)
-        if len(self._waits):
+        # Barriers wait for the end of requests that were routed by older versions; of this one's they don't.
+        if topology != self._routes.stamp()[0]:
             self._waits.look()
 
 
@@ -142,6 +150,52 @@ class _Together:
             done(refused, 0 if refused is not None else self._least)
 
 
+class OwnWrite:
+    """A write that concerns this node's own replica and nobody else's."""
+
+    __slots__ = ("_done", "_level", "_route", "_ticket", "_token", "_topology", "_writes")
+
+    def __init__(
+        self,
+        writes: Writes,
+        write: ReplicaWrite,
+        route: WriteRoute,
+        level: Level,
+        deadline: float,
+        done: Done,
+        topology: int,
+    ) -> None:
+        self._writes = writes
+        self._route = route
+        self._level = level
+        self._done: Done | None = done
+        self._topology = topology
+        self._token = writes.opened(topology)
+        self._ticket: Ticket = writes.deadlines.add(deadline, self._overdue)
+        writes.own.write(write, topology, deadline, self.answered)
+
+    def answered(self, raft_id: int, failure: Failed | None) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        writes = self._writes
+        writes.deadlines.cancel(self._ticket)
+        writes.ended(self._token, self._topology)
+        if failure is None:
+            done(None, 1)
+            return
+        quota = self._route.quotas[0]
+        reason = {raft_id: (failure.code, failure.text)}
+        done(refusals.failed(True, self._level, quota.count, 0, quota.where, reason), 0)
+
+    def _overdue(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            self._writes.ended(self._token, self._topology)
+            quota = self._route.quotas[0]
+            done(refusals.timed_out(True, self._level, quota.count, 0, quota.where), 0)
+
+
 class TabletWrite:
     """One write of one tablet: it begins when it is made, and ends when nobody's answer is waited for."""
 
@@ -155,6 +209,7 @@ class TabletWrite:
         "_route",
         "_ticket",
         "_token",
+        "_topology",
         "_waiting",
         "_write",
         "_writes",
@@ -181,6 +236,7 @@ class TabletWrite:
         self._acknowledged = 0
         self._failures: dict[int, Failed] = {}
         self._hints_on_the_way = 0
+        self._topology = topology
         self._token = writes.opened(topology)
         self._ticket: Ticket = writes.deadlines.add(deadline, self._overdue)
         own, parcels, bytes_ = writes.raft_id, writes.parcels, 0
@@ -285,4 +341,4 @@ class TabletWrite:
 
     def _end(self) -> None:
         self._writes.deadlines.cancel(self._ticket)
-        self._writes.ended(self._token)
+        self._writes.ended(self._token, self._topology)
