@@ -62,12 +62,15 @@ def row_keys(layout: RowLayout, prefixes: Ragged, cells: Sequence[Cells]) -> Rag
     return made
 
 
-def with_tails(rows: Ragged, stamp_us: int, values: Ragged) -> Ragged:
-    """Whole keys of versions that were put with one timestamp."""
+def with_tails(rows: Ragged, stamp_us: int | NDArray[np.int64], values: Ragged) -> Ragged:
+    """Whole keys of versions that were put, with one timestamp or one each."""
     import numpy as np
 
-    stamp = (_LATEST - stamp_us).to_bytes(8, "big") + bytes((PUT,))
-    return join([rows, stamp, _big_endian(hashes(values).view(np.uint64))])
+    if isinstance(stamp_us, int):
+        stamp: Ragged | bytes = (_LATEST - stamp_us).to_bytes(8, "big")
+    else:
+        stamp = _big_endian((np.int64(_LATEST) - stamp_us).view(np.uint64))
+    return join([rows, stamp, bytes((PUT,)), _big_endian(hashes(values).view(np.uint64))])
 
 
 def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:

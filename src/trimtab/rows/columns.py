@@ -19,7 +19,7 @@ from trimtab.rows import arrow_cells
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.column_keys import partition_prefixes, row_keys
 from trimtab.rows.column_values import Written, encode_values
-from trimtab.rows.keys import PUT, STATIC, TAIL, tail
+from trimtab.rows.keys import PUT, STATIC, TAIL, stamp_of, tail
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
@@ -69,9 +69,9 @@ def encode_table(
                 rows.append(made_keys)
                 values.append(made_values)
     if not rows:
-        return _in_order([], timestamp_us)
-    all_rows, all_values = stack(rows), stack(values)
-    return _merged(layout, SortedRows(all_rows, all_values, order_of(all_rows), timestamp_us))
+        return _in_order([])
+    all_rows = stack(rows)
+    return _merged(layout, SortedRows(all_rows, stack(values), order_of(all_rows), timestamp_us), timestamp_us)
 
 
 def _blocks(table: Any) -> list[Any]:
@@ -130,7 +130,7 @@ def _all(places: Any, count: int) -> bool:
     return len(places) == count and bool((places[1:] > places[:-1]).all())
 
 
-def _merged(layout: RowLayout, versions: SortedRows) -> SortedRows:
+def _merged(layout: RowLayout, versions: SortedRows, stamp_us: int) -> SortedRows:
     """One version of each row: those that were given several times are merged by CQL's rule."""
     import numpy as np
 
@@ -146,15 +146,13 @@ def _merged(layout: RowLayout, versions: SortedRows) -> SortedRows:
         pairs = Pairs()
         for at in order[start:stop].tolist():
             value = values.bytes_at(at)
-            pairs += (row + tail(versions.stamp_us, PUT, value), value)
+            pairs += (row + tail(stamp_us, PUT, value), value)
         _, value = canonical(layout, pairs, static=_is_static(layout, row))
         # The merged value lies behind all others; its row key is there a second time, too.
         places[start] = len(values) + len(instead)
         instead.append(value)
     first = order[[start for start, _ in runs(again)]]
-    return SortedRows(
-        stack([rows, rows.take(first)]), stack([values, from_list(instead)]), places[kept], versions.stamp_us
-    )
+    return SortedRows(stack([rows, rows.take(first)]), stack([values, from_list(instead)]), places[kept], stamp_us)
 
 
 def _is_static(layout: RowLayout, row_key: bytes) -> bool:
@@ -200,14 +198,16 @@ def _one_by_one(layout: RowLayout, table: Any, written: Written) -> SortedRows:
     for row_key in sorted(pairs):
         made = pairs[row_key]
         found += made if len(made) == 2 else canonical(layout, made, static=_is_static(layout, row_key))
-    return _in_order(found, written.stamp_us)
+    return _in_order(found)
 
 
-def _in_order(pairs: Pairs, stamp_us: int) -> SortedRows:
+def _in_order(pairs: Pairs) -> SortedRows:
     import numpy as np
 
     rows, values = from_list([key[:-TAIL] for key in pairs[::2]]), from_list(pairs[1::2])
-    return SortedRows(rows, values, np.arange(len(rows)), stamp_us)
+    # A collection that was emptied has the stamp of its deletion, which is just before that of the write.
+    stamps = np.asarray([stamp_of(key) for key in pairs[::2]], dtype=np.int64)
+    return SortedRows(rows, values, np.arange(len(rows)), stamps)
 
 
 def _with_nones(cells: Cells) -> Sequence[bytes | None]:

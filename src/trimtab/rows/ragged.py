@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -240,22 +240,34 @@ def constant(content: bytes, count: int) -> Ragged:
 
 def join(parts: Sequence[Ragged | bytes]) -> Ragged:
     """The parts of each row one after the other; bytes are the same in every row."""
-    import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     count = next(len(part) for part in parts if isinstance(part, Ragged))
-    widths = [len(part) if isinstance(part, bytes) else part.width for part in parts]
-    if None not in widths:
-        matrix = np.empty((count, sum(width or 0 for width in widths)), dtype=np.uint8)
-        at = 0
-        for part, width in zip(parts, widths, strict=True):
-            assert width is not None
-            whole = np.frombuffer(part, np.uint8).reshape(1, width) if isinstance(part, bytes) else part.matrix
-            copy_columns(whole, matrix[:, at : at + width])
-            at += width
-        return Ragged(matrix.reshape(-1), count, matrix.shape[1])
-    arrays = [constant(part, count).to_arrow() if isinstance(part, bytes) else part.to_arrow() for part in parts]
-    return from_arrow(pc.binary_join_element_wise(*arrays, b""))
+    # Neighbours of a fixed width become one before Arrow sees them: it copies string by string.
+    arrays = []
+    for is_fixed, group in groupby(parts, lambda part: isinstance(part, bytes) or part.width is not None):
+        members = list(group)
+        if is_fixed:
+            members = [_join_fixed(members, count)]
+        arrays += [member for member in members if isinstance(member, Ragged)]
+    if len(arrays) == 1:
+        return arrays[0]
+    empty = pa.scalar(b"", pa.large_binary())
+    return from_arrow(pc.binary_join_element_wise(*[each.to_arrow() for each in arrays], empty))
+
+
+def _join_fixed(parts: Sequence[Ragged | bytes], count: int) -> Ragged:
+    import numpy as np
+
+    widths = [len(part) if isinstance(part, bytes) else part.width or 0 for part in parts]
+    matrix = np.empty((count, sum(widths)), dtype=np.uint8)
+    at = 0
+    for part, width in zip(parts, widths, strict=True):
+        whole = np.frombuffer(part, np.uint8).reshape(1, width) if isinstance(part, bytes) else part.matrix
+        copy_columns(whole, matrix[:, at : at + width])
+        at += width
+    return Ragged(matrix.reshape(-1), count, matrix.shape[1])
 
 
 def stack(blocks: Sequence[Ragged]) -> Ragged:

@@ -36,7 +36,7 @@ class SortedRows:
     rows: Ragged
     values: Ragged
     order: NDArray[np.int64]
-    stamp_us: int
+    stamp_us: int | NDArray[np.int64]  # of all, or of each
 
     def __len__(self) -> int:
         return len(self.order)
@@ -46,7 +46,8 @@ class SortedRows:
         for start in range(0, len(self), rows):
             places = self.order[start : start + rows]
             values = self.values.take(places)
-            yield with_tails(self.rows.take(places), self.stamp_us, values), values
+            stamps = self.stamp_us if isinstance(self.stamp_us, int) else self.stamp_us[places]
+            yield with_tails(self.rows.take(places), stamps, values), values
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The same as lists of bytes."""

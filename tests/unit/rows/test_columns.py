@@ -1,0 +1,215 @@
+"""Tables encoded by the column, beside the same rows put one by one: the same pairs, byte for byte."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.rows import tables
+from tests.unit.rows.arrow_rows import array_of, random_rows, types_of
+
+from trimtab.catalog.schema import ColumnKind, TableOptions
+from trimtab.rows import columns
+from trimtab.rows.columns import encode_table
+from trimtab.rows.errors import BadRequest
+from trimtab.rows.keys import STATIC, TAIL, prefix_of
+from trimtab.rows.layout import RowLayout
+from trimtab.rows.merge import canonical
+from trimtab.rows.mutations import pairs_of_put
+from trimtab.rows.protocol import Cell, PutRequest
+
+NOW_MS = 1_700_000_000_123
+STAMP_US = 1_700_000_000_000_000
+
+
+def one_by_one(
+    layout: RowLayout, ids: list[int], rows: list[list[Cell]], *, ttl_s: int, update: bool, delete_nulls: bool
+) -> list[tuple[bytes, bytes]]:
+    """What `pairs_of_put` makes of the rows, those of one key merged."""
+    kinds = {id: layout.columns[id].kind for id in ids}
+    by_row: dict[bytes, list[bytes]] = {}
+    for row in rows:
+        keys = (ColumnKind.PARTITION, ColumnKind.CLUSTERING)
+        given = [
+            (id, cell)
+            for id, cell in zip(ids, row, strict=True)
+            if cell is not None or delete_nulls or kinds[id] in keys
+        ]
+        request = PutRequest(
+            layout.table.id,
+            layout.table.version,
+            [id for id, _ in given],
+            [[cell for _, cell in given]],
+            ttl_s=ttl_s,
+            update=update,
+        )
+        for pairs in pairs_of_put(layout, request, STAMP_US, NOW_MS).values():
+            for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+                by_row.setdefault(key[:-TAIL], []).extend((key, value))
+    found: list[tuple[bytes, bytes]] = []
+    for row_key, pairs in by_row.items():
+        static = row_key[len(prefix_of(layout, row_key)) :] == STATIC and bool(layout.clustering)
+        merged = canonical(layout, pairs, static=static) if len(pairs) > 2 else pairs
+        found += zip(merged[::2], merged[1::2], strict=True)
+    return sorted(found)
+
+
+def arrow_table(layout: RowLayout, ids: list[int], rows: list[list[Cell]]) -> pa.Table:
+    types = types_of(layout)
+    arrays = [array_of(types[id], [row[at] for row in rows]) for at, id in enumerate(ids)]
+    return pa.Table.from_arrays(arrays, names=[layout.columns[id].name for id in ids])
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_any_table_is_encoded_as_its_rows_are(seed: int) -> None:
+    rng = random.Random(seed)
+    made = tables.random_table(rng)
+    for _ in range(rng.choice([0, 0, 1])):
+        made = tables.add_column(made, rng.choice(tables.VALUE_TYPES))
+    layout = RowLayout(made, tables.USER_TYPES)
+    keys = [each.id for each in (*layout.partition, *layout.clustering)]
+    others = [id for id in layout.columns if id not in keys and rng.random() < 0.8]
+    ids = keys + others
+    rng.shuffle(ids)
+    rows = random_rows(rng, layout, ids, rng.choice([0, 1, 2, 30]))
+    how = {"ttl_s": rng.choice([0, 60]), "update": rng.random() < 0.4, "delete_nulls": rng.random() < 0.4}
+    found = encode_table(layout, arrow_table(layout, ids, rows), timestamp_us=STAMP_US, now_ms=NOW_MS, **how)
+    assert list(found.pairs()) == one_by_one(layout, ids, rows, **how)
+
+
+@pytest.mark.parametrize("key", tables.KEY_TYPES)
+@pytest.mark.parametrize("direction", ["", " desc"])
+def test_keys_of_every_type_in_both_directions(key: str, direction: str) -> None:
+    rng = random.Random(1)
+    layout = RowLayout(tables.table([key], [key + direction, "int"], ["text"]), tables.USER_TYPES)
+    ids = [*layout.columns]
+    rows = random_rows(rng, layout, ids, 200)
+    found = encode_table(layout, arrow_table(layout, ids, rows), timestamp_us=STAMP_US, now_ms=NOW_MS)
+    assert list(found.pairs()) == one_by_one(layout, ids, rows, ttl_s=0, update=False, delete_nulls=False)
+
+
+def numbers(count: int, *, seed: int = 0) -> tuple[RowLayout, pa.Table]:
+    layout = RowLayout(tables.table(["bigint"], [], ["double", "text", "int"]))
+    rng = np.random.default_rng(seed)
+    return layout, pa.table(
+        {
+            "p0": rng.permutation(count),
+            "v0": rng.random(count),
+            "v1": [f"{n:020}" for n in range(count)],
+            "v2": rng.integers(-5, 5, count, dtype=np.int32),
+        }
+    )
+
+
+def plain_rows(table: pa.Table) -> list[list[Cell]]:
+    return [
+        [struct.pack(">q", p), struct.pack(">d", d), t.encode(), struct.pack(">i", i)]
+        for p, d, t, i in zip(*(column.to_pylist() for column in table.columns), strict=True)
+    ]
+
+
+def test_many_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "BLOCK_ROWS", 100)
+    layout, table = numbers(1000)
+    chunked = pa.concat_tables([table.slice(0, 333), table.slice(333, 1), table.slice(334)])
+    expected = one_by_one(layout, [1, 2, 3, 4], plain_rows(table), ttl_s=0, update=False, delete_nulls=False)
+    for given_table in (table, chunked, table.combine_chunks().to_batches()[0]):
+        found = encode_table(layout, given_table, timestamp_us=STAMP_US, now_ms=NOW_MS)
+        assert list(found.pairs()) == expected
+
+
+def test_rows_of_one_key_become_one_and_the_greater_cells_win() -> None:
+    layout = RowLayout(tables.table(["int"], [], ["int", "text"]))
+    table = pa.table(
+        {
+            "p0": pa.array([1, 2, 1, 1], pa.int32()),
+            "v0": pa.array([5, 1, 9, None], pa.int32()),
+            "v1": ["b", "x", "a", "c"],
+        }
+    )
+    found = list(encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS).pairs())
+    assert len(found) == 2
+    merged = next(value for key, value in found if key[8:12] == b"\x80\x00\x00\x01")
+    assert merged.endswith(struct.pack(">iI", 9, 1) + b"c")
+
+
+def test_every_tablet_gets_its_own_rows() -> None:
+    layout, table = numbers(1000)
+    whole = encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS)
+    parts = dict(whole.by_tablet(8))
+    assert [*parts] == [*range(8)]
+    assert [pair for part in parts.values() for pair in part.pairs()] == list(whole.pairs())
+    for tablet, part in parts.items():
+        assert {key[0] >> 5 for key, _ in part.pairs()} == {tablet}
+    assert [tablet for tablet, _ in whole.by_tablet(1)] == [0]
+    with pytest.raises(ValueError, match="power of two"):
+        next(whole.by_tablet(6))
+
+
+def test_a_table_of_no_rows_is_no_rows() -> None:
+    layout, table = numbers(0)
+    found = encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS)
+    assert len(found) == 0 and list(found.pairs()) == [] and list(found.by_tablet(4)) == []
+
+
+def test_rows_of_a_few_large_partitions_are_sorted_too() -> None:
+    layout = RowLayout(tables.table(["int"], ["text desc", "int"], ["int"]))
+    rng = random.Random(2)
+    ids = [*layout.columns]
+    rows: list[list[Cell]] = [
+        [struct.pack(">i", rng.randrange(3)), rng.choice([b"a", b"bb", b"a\x00"]), struct.pack(">i", n), b"\x00" * 4]
+        for n in range(500)
+    ]
+    found = encode_table(layout, arrow_table(layout, ids, rows), timestamp_us=STAMP_US, now_ms=NOW_MS)
+    assert list(found.pairs()) == one_by_one(layout, ids, rows, ttl_s=0, update=False, delete_nulls=False)
+
+
+def test_the_default_ttl_of_the_table_counts() -> None:
+    layout = RowLayout(tables.table(["int"], [], ["int"], options=TableOptions(default_ttl_s=90)))
+    table = pa.table({"p0": pa.array([1], pa.int32()), "v0": pa.array([1], pa.int32())})
+    ((_, value),) = encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS).pairs()
+    assert value[0] & 2 and value[3:11] == struct.pack(">II", 90, NOW_MS // 1000 + 90)
+
+
+INT = pa.array([1], pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("given_columns", "message"),
+    [
+        ({"p0": INT, "c0": ["a"], "nope": [1]}, "no column nope; there are: c0, p0, v0"),
+        ({"p0": INT, "v0": INT}, "key column c0 is missing"),
+        ({"c0": ["a"]}, "key column p0 is missing"),
+        ({"p0": pa.array([None], pa.int32()), "c0": ["a"]}, "p0 has no value in row 0"),
+        ({"p0": INT, "c0": pa.array([None], pa.string())}, "c0 has no value in row 0"),
+        ({"p0": ["x"], "c0": ["a"]}, r"column p0 \(int\): string can't be int"),
+        ({"p0": pa.array([1 << 40]), "c0": ["a"]}, r"column p0 \(int\)"),
+        ({"p0": pa.array([1.5]), "c0": ["a"]}, r"column p0 \(int\)"),
+        ({"p0": INT, "c0": [7]}, r"column c0 \(text\): int64 can't be text"),
+        ({"p0": INT, "c0": ["x" * 70_000]}, "c0 has 70000 bytes; a column of a key has at most 65535"),
+    ],
+)
+def test_what_a_table_cannot_take_is_refused_by_name(given_columns: dict[str, object], message: str) -> None:
+    layout = RowLayout(tables.table(["int"], ["text"], ["int"]))
+    with pytest.raises(BadRequest, match=message):
+        encode_table(layout, pa.table(given_columns), timestamp_us=STAMP_US, now_ms=NOW_MS)
+
+
+def test_bad_times_are_refused() -> None:
+    layout, table = numbers(1)
+    with pytest.raises(BadRequest, match="TTL"):
+        encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS, ttl_s=-1)
+    with pytest.raises(BadRequest, match="timestamp"):
+        encode_table(layout, table, timestamp_us=1 << 63, now_ms=NOW_MS)
+
+
+def test_an_empty_partition_key_is_refused() -> None:
+    layout = RowLayout(tables.table(["text"], [], ["int"]))
+    with pytest.raises(BadRequest, match="p0 is empty"):
+        encode_table(layout, pa.table({"p0": ["a", ""]}), timestamp_us=STAMP_US, now_ms=NOW_MS)
