@@ -20,6 +20,7 @@ import enum
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -63,10 +64,20 @@ class ReplicaMeta(msgspec.Struct, frozen=True, array_like=True):
     log_id: int
     state: ReplicaState = ReplicaState.OPEN
     repaired_through_ms: int = 0
+    forgot_us: int = 0  # reads as of a time up to this one are not exact: versions were folded that young
 
 
 encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(ReplicaMeta).decode
+
+
+@dataclass(slots=True)
+class LargePartition:
+    """A partition that has to be watched: what it had when it was measured, and what was written to it since."""
+
+    prefix: bytes
+    bytes: int
+    limit_bytes: int
 
 
 class Surroundings(Protocol):
@@ -152,8 +163,9 @@ class Replica:
         self.closed = False
         self.stalled: BaseException | None = None
         self.applied_writes = 0
-        # Partitions above the limit, by the token their keys begin with; and rows that readers found long.
-        self.oversized: dict[bytes, list[tuple[bytes, int]]] = {}
+        self.written_bytes = 0
+        # Large partitions by the token their keys begin with (see `folding`); and rows that readers found long.
+        self.large: dict[bytes, list[LargePartition]] = {}
         self.hot: dict[bytes, None] = {}
         self._log = log
         self._around = around
@@ -173,6 +185,11 @@ class Replica:
     @property
     def repaired_through_ms(self) -> int:
         return self.meta.repaired_through_ms
+
+    @property
+    def forgot_us(self) -> int:
+        """Reads as of a time up to this one are not exact."""
+        return self.meta.forgot_us
 
     @property
     def disk_bytes(self) -> int:
@@ -219,7 +236,7 @@ class Replica:
         """Apply what the log holds of it at the positions `first` to `last`."""
         return self._apply(entries, first, last, size_bytes)
 
-    def rewrite(self, deletes: Iterable[bytes], puts: Pairs) -> bool:
+    def rewrite(self, deletes: Iterable[bytes], puts: Pairs, forgot_us: int = 0) -> bool:
         """Replace versions by what they fold to, in one batch. False: not now."""
         if self.closed or self.stalled is not None or self._held is not None:
             return False
@@ -231,9 +248,15 @@ class Replica:
             batch.put(puts[place], puts[place + 1])
             size += len(puts[place]) + len(puts[place + 1])
         batch.put(POSITION_KEY, _u64.pack(self.position))
+        meta = self.meta
+        if forgot_us > meta.forgot_us:
+            meta = msgspec.structs.replace(meta, forgot_us=forgot_us)
+            batch.put(META_KEY, encode_meta(meta))
+        count = len(batch)
         if self._write(batch) is not None:
             return False
-        self._grew(size + 32 * len(batch), self._log.applied_position)
+        self.meta = meta
+        self._grew(size + 32 * count, self._log.applied_position)
         return True
 
     def change_meta(self, *, state: ReplicaState | None = None, repaired_through_ms: int | None = None) -> bool:
@@ -280,12 +303,20 @@ class Replica:
             key = pairs[place]
             if len(key) < _MIN_KEY_BYTES:
                 return Refused("invalid", f"{key!r} is no key of a row")
-            if self.oversized and not repair and key[_KIND_AT] == _PUT and key[:8] in self.oversized:
-                for prefix, size in self.oversized[key[:8]]:
-                    if key.startswith(prefix):
-                        text = f"a partition of {self.title} has {size} bytes, more than one may have; delete from it"
-                        return Refused("too_large", text)
+            if self.large and key[_KIND_AT] == _PUT and key[:8] in self.large:
+                for partition in self.large[key[:8]]:
+                    if key.startswith(partition.prefix):
+                        if partition.bytes > partition.limit_bytes and not repair:
+                            return self._too_large(partition)
+                        partition.bytes += len(key) + len(pairs[place + 1])
         return self._around.refusal()
+
+    def _too_large(self, partition: LargePartition) -> Refused:
+        text = (
+            f"a partition of {self.title} has {partition.bytes} bytes, and {partition.limit_bytes} is the most that "
+            "one may have; delete from it, or give the table a partition key with more columns"
+        )
+        return Refused("too_large", text)
 
     def _apply(self, entries: Iterable[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         batch = self.store.batch()
@@ -316,6 +347,7 @@ class Replica:
 
     def _grew(self, size_bytes: int, before: int) -> None:
         self.unflushed_bytes += size_bytes
+        self.written_bytes += size_bytes
         if self.unflushed_since is None:
             # All it had was in files, so it needs nothing of the log from before this.
             self.flushed_position = max(self.flushed_position, before)
@@ -344,11 +376,14 @@ class Replica:
             raise self._damaged(error) from error
 
     def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
-        """Every version of one row, newest first."""
-        found = self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
+        """Every version of one row, newest first. A row with many is noted to be folded."""
+        found = self.versions(row_key)
         if len(found) >= HOT_VERSIONS:
             self.note_hot(row_key)
         return found
+
+    def versions(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
+        return self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
 
     def note_hot(self, row_key: bytes) -> None:
         """A reader met a row with many versions: fold it before others."""

@@ -10,7 +10,7 @@ from tests.unit.node.replicas.shelves import Life, flushed, key, model_disk, row
 
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.flushing import FlushBounds
-from trimtab.node.replicas.replica import META_KEY, POSITION_KEY, ReplicaState
+from trimtab.node.replicas.replica import META_KEY, POSITION_KEY, LargePartition, ReplicaState
 from trimtab.node.replicas.shelf import Name
 from trimtab.node.waits import WaitedTooLong
 from trimtab.storage.model import ModelDisk
@@ -540,10 +540,11 @@ def test_too_large_partitions_take_no_puts_but_deletes():
     async def story():
         life = await (await Life(model_disk(), ONE).start()).ready()
         replica = await life.replica()
-        replica.oversized = {key(1)[:8]: [(key(1)[:9], 5_000_000)]}
+        replica.large = {key(1)[:8]: [LargePartition(key(1)[:9], 4_900, 5_000)]}
+        assert await written(replica, 1, value=bytes(200)) is None
         outcome = await written(replica, 1)
         assert isinstance(outcome, Refused)
-        assert (outcome.code, "5000000 bytes" in outcome.text) == ("too_large", True)
+        assert (outcome.code, "5000 is the most" in outcome.text) == ("too_large", True)
         assert await written(replica, 2) is None
         done = asyncio.get_running_loop().create_future()
         replica.write([key(1, kind=1), b"deletion"], done.set_result)
