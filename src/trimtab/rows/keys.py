@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trimtab.rows.errors import BadRow
-from trimtab.rows.hashing import content_hash
+from trimtab.rows.errors import BadRequest, BadRow
+from trimtab.rows.hashing import content_hash, token_of_bytes
 from trimtab.rows.layout import MAX_KEY_BYTES, KeyColumn, RowLayout
 from trimtab.rows.protocol import Bound, Pairs
-from trimtab.rows.tokens import TOKEN_BYTES, token_bytes, token_of_cells, token_of_key
+from trimtab.rows.tokens import TOKEN_BYTES, partition_bytes, token_of_key
 
 __all__ = ["TAIL", "key_cells", "partition_prefix", "row_key", "token_of", "token_of_key"]
 
@@ -30,6 +30,7 @@ PARTITION_DELETED, RANGE_DELETED, STATIC, ROWS, AFTER_ROWS = b"\x10", b"\x20", b
 ROW_DELETE, PUT, PARTITION_DELETE, RANGE_DELETE = 1, 2, 3, 4
 
 _LATEST = (1 << 63) - 1
+_SIGN = 1 << 63
 _KIND = [bytes((kind,)) for kind in range(5)]
 
 
@@ -74,29 +75,39 @@ def after(row_key: bytes) -> bytes:
     return found
 
 
-def _checked(layout: RowLayout, columns: Sequence[KeyColumn], cells: Sequence[bytes | None], what: str) -> None:
-    """Say what is wrong with cells that `encode_cells` could not take."""
+def _wrong(layout: RowLayout, columns: Sequence[KeyColumn], cells: Sequence[object], what: str) -> BadRequest:
+    """What is wrong with cells that can't be in a key."""
     for column, cell in zip(columns, cells, strict=False):
         if cell is None:
-            raise layout.refuse(f"{what} column {column.name} has no value; a key needs all of its columns")
-        if not isinstance(cell, bytes):
-            raise layout.refuse(f"a cell of {what} column {column.name} is bytes, not {type(cell).__name__}")
-        if len(cell) > MAX_KEY_BYTES - 1:
-            raise layout.refuse(
-                f"{what} column {column.name} has {len(cell)} bytes; a column of a key has at most {MAX_KEY_BYTES - 1}"
+            return layout.refuse(f"{what} column {column.name} has no value; a key needs all of its columns")
+        if cell.__class__ is not bytes:
+            return layout.refuse(f"a cell of {what} column {column.name} is bytes, not {type(cell).__name__}")
+        if len(cell) >= MAX_KEY_BYTES:
+            most = MAX_KEY_BYTES - 1
+            return layout.refuse(
+                f"{what} column {column.name} has {len(cell)} bytes; a column of a key has at most {most}"
             )
         try:
-            column.type.validate(cell)
+            column.validate(cell)
         except ValueError as error:
-            raise layout.refuse(f"{what} column {column.name} ({column.type.name}): {error}") from None
+            return layout.refuse(f"{what} column {column.name} ({column.type.name}): {error}")
+    return layout.refuse(f"{what} columns that can't be encoded")
 
 
 def encode_cells(layout: RowLayout, columns: Sequence[KeyColumn], cells: Sequence[bytes | None], what: str) -> bytes:
     """The first of these columns as they lie in a key."""
-    _checked(layout, columns, cells, what)
-    return b"".join(
-        [column.codec.encode(cell) for column, cell in zip(columns, cells, strict=False) if cell is not None]
-    )
+    encoded = b""
+    try:
+        for column, cell in zip(columns, cells, strict=False):
+            if cell.__class__ is not bytes or len(cell) >= MAX_KEY_BYTES:
+                raise _wrong(layout, columns, cells, what)
+            column.validate(cell)
+            encoded += column.encode(cell)
+    except BadRequest:
+        raise
+    except ValueError:
+        raise _wrong(layout, columns, cells, what) from None
+    return encoded
 
 
 def partition_prefix(layout: RowLayout, cells: Sequence[bytes]) -> bytes:
@@ -105,11 +116,12 @@ def partition_prefix(layout: RowLayout, cells: Sequence[bytes]) -> bytes:
     if len(cells) != len(columns):
         raise layout.refuse(f"the partition key has {len(columns)} columns ({_names(columns)}), not {len(cells)}")
     encoded = encode_cells(layout, columns, cells, "partition key")
-    if len(columns) == 1 and not cells[0]:
+    whole = cells[0] if len(columns) == 1 else partition_bytes(cells)
+    if not whole:
         raise layout.refuse(f"partition key column {columns[0].name} is empty; a partition key has at least one byte")
     if len(encoded) > MAX_KEY_BYTES:
         raise layout.refuse(f"the partition key has {len(encoded)} bytes; it may have {MAX_KEY_BYTES}")
-    return token_bytes(token_of_cells(cells)) + encoded
+    return (token_of_bytes(whole) + _SIGN).to_bytes(TOKEN_BYTES, "big") + encoded
 
 
 def token_of(layout: RowLayout, cells: Sequence[bytes]) -> int:
@@ -198,7 +210,7 @@ def partition_end(layout: RowLayout, key: bytes) -> int | None:
     end = TOKEN_BYTES
     try:
         for column in layout.partition:
-            _, end = column.codec.decode(key, end)
+            _, end = column.decode(key, end)
     except BadRow:
         return None
     return end if end <= len(key) else None
@@ -216,12 +228,12 @@ def key_cells(layout: RowLayout, row_key: bytes) -> list[bytes]:
     """The cells of the primary key; of the static row, or of a deletion, those of the partition key alone."""
     cells, at = [], TOKEN_BYTES
     for column in layout.partition:
-        cell, at = column.codec.decode(row_key, at)
+        cell, at = column.decode(row_key, at)
         cells.append(cell)
     section, at = row_key[at : at + 1], at + 1
     if section == ROWS:
         for column in layout.clustering:
-            cell, at = column.codec.decode(row_key, at)
+            cell, at = column.decode(row_key, at)
             cells.append(cell)
         if at != len(row_key):
             raise BadRow(

@@ -7,7 +7,7 @@ were written in, and a `Shape` says for each of their columns where it lies and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from trimtab.catalog.cql_type import Kind, Type
 from trimtab.catalog.schema import Column, ColumnKind, Layout, Table, UserType
 from trimtab.catalog.types import parse
 from trimtab.rows.errors import BadRequest, UnknownLayout
-from trimtab.rows.ordered import Codec, codec
+from trimtab.rows.ordered import Codec, Decode, Encode, codec
 
 T = TypeVar("T")
 
@@ -43,10 +43,15 @@ _WIDTH_IS_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyColumn:
+    """`validate`, `encode` and `decode` are those of type and codec, one step nearer."""
+
     id: int
     name: str
     type: Type
     codec: Codec
+    validate: Callable[[bytes], None]
+    encode: Encode
+    decode: Decode
     descending: bool = False
 
 
@@ -135,7 +140,9 @@ class RowLayout:
     def _key_column(self, column: Column, *, exact: bool) -> KeyColumn:
         found = parse(column.type, self.udts)
         made = codec(found, descending=column.descending, exact=exact)
-        return KeyColumn(column.id, column.name, found, made, column.descending)
+        return KeyColumn(
+            column.id, column.name, found, made, found.validate, made.encode, made.decode, column.descending
+        )
 
     def _value_column(self, column: Column, used: bool) -> ValueColumn:
         found = parse(column.type, self.udts)

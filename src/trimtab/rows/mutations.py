@@ -25,6 +25,7 @@ from trimtab.rows.errors import BadRequest
 from trimtab.rows.layout import MAX_CELL_BYTES, RowLayout, Shape, ValueColumn
 from trimtab.rows.protocol import Cell, DeleteRequest, Pairs, PutRequest, Way
 from trimtab.rows.values import (
+    ALL_FLAGS,
     DELETED,
     EXPIRING,
     EXPIRY,
@@ -45,13 +46,14 @@ from trimtab.rows.values import (
 MAX_TTL_S = 20 * 365 * 86_400  # CQL's
 _LAST_SECOND = (1 << 32) - 1
 _MOST_US = (1 << 63) - 1
+_FLAGS = [bytes((flags,)) for flags in range(ALL_FLAGS + 1)]
 ByPartition = dict[bytes, Pairs]
 
 
 class _Written:
     """What all rows of a request share: its stamp, when its cells expire, and when it arrived."""
 
-    __slots__ = ("arrived", "expires_s", "expiry", "stamp_us", "ttl_s", "written_s")
+    __slots__ = ("expires_s", "expiry", "stamp_us", "ttl_s", "written_s")
 
     def __init__(self, layout: RowLayout, stamp_us: int, ttl_s: int, now_ms: int) -> None:
         if not -_MOST_US < stamp_us < _MOST_US:
@@ -64,7 +66,6 @@ class _Written:
         self.expires_s = min(now_ms // 1000 + ttl_s, _LAST_SECOND) if ttl_s else 0
         self.expiry = EXPIRY.pack(ttl_s, self.expires_s) if ttl_s else b""
         self.written_s = whole_seconds(now_ms)
-        self.arrived = WRITTEN.pack(self.written_s * 1000)
 
     def cell(self, cell: Cell) -> CellState:
         if cell is None:
@@ -75,7 +76,19 @@ class _Written:
 class _Section:
     """How the regular or the static cells of a request become a value. `slots`: where its cell is, by column; or -1."""
 
-    __slots__ = ("all_fixed", "checks", "fixed", "given", "has_collections", "presence", "shape", "slots", "variable")
+    __slots__ = (
+        "all_fixed",
+        "checks",
+        "fixed",
+        "given",
+        "has_collections",
+        "number",
+        "presence",
+        "shape",
+        "slots",
+        "variable",
+        "widths",
+    )
 
     def __init__(self, shape: Shape, slots: Sequence[int]) -> None:
         columns = shape.columns
@@ -84,47 +97,53 @@ class _Section:
         self.given = [(slot, column) for slot, column in zip(slots, columns, strict=True) if slot >= 0]
         self.has_collections = any(column.multicell for _, column in self.given)
         presence = sum(GIVEN << 2 * at for at, slot in enumerate(slots) if slot >= 0)
-        self.presence = shape.number_bytes, presence.to_bytes(shape.presence_bytes, "little")
+        self.number, self.presence = shape.number_bytes, presence.to_bytes(shape.presence_bytes, "little")
         self.fixed = [(slots[at], bytes(columns[at].width or 0)) for at in shape.fixed]
         self.variable = [slots[at] for at in shape.variable]
         self.all_fixed = None
         if len(self.fixed) > 1 and all(slot >= 0 for slot, _ in self.fixed):
             self.all_fixed = itemgetter(*(slot for slot, _ in self.fixed))
+        self.widths = [(slot, column.width) for slot, column in self.given if column.width is not None]
         self.checks = [
-            (slot, column.width, column.type.validate if column.validates else None) for slot, column in self.given
+            (slot, column.type.validate) for slot, column in self.given if column.width is None or column.validates
         ]
 
     def check(self, layout: RowLayout, cells: Sequence[Cell]) -> None:
-        try:
-            for slot, width, validate in self.checks:
-                cell = cells[slot]
-                if cell is None:
-                    continue
-                if width is not None:
-                    if len(cell) != width:
-                        raise ValueError(f"a cell has {width} byte{'s' if width > 1 else ''}, not {len(cell)}")
-                elif len(cell) > MAX_CELL_BYTES:
-                    raise ValueError(f"a cell of {len(cell)} bytes; it may have {MAX_CELL_BYTES}")
-                if validate is not None:
+        """BadRequest if a cell can't be one of its column."""
+        for slot, width in self.widths:
+            cell = cells[slot]
+            if cell is not None and (cell.__class__ is not bytes or len(cell) != width):
+                raise self._wrong(layout, slot, cell)
+        for slot, validate in self.checks:
+            cell = cells[slot]
+            if cell is not None:
+                if cell.__class__ is not bytes or len(cell) > MAX_CELL_BYTES:
+                    raise self._wrong(layout, slot, cell)
+                try:
                     validate(cell)
-                elif cell.__class__ is not bytes:
-                    raise ValueError(f"a cell is bytes, not {type(cell).__name__}")
-        except (ValueError, TypeError, AttributeError) as error:
-            column = next(column for at, column in self.given if at == slot)
-            raise layout.refuse(f"column {column.name} ({column.type.name}): {error}") from None
+                except ValueError as error:
+                    raise self._wrong(layout, slot, cell, str(error)) from None
+
+    def _wrong(self, layout: RowLayout, slot: int, cell: object, why: str = "") -> BadRequest:
+        column = next(column for at, column in self.given if at == slot)
+        if cell.__class__ is not bytes:
+            why = f"a cell is bytes, not {type(cell).__name__}"
+        elif column.width is not None and len(cell) != column.width:
+            why = f"a cell has {column.width} byte{'s' if column.width > 1 else ''}, not {len(cell)}"
+        elif len(cell) > MAX_CELL_BYTES:
+            why = f"a cell of {len(cell)} bytes; it may have {MAX_CELL_BYTES}"
+        return layout.refuse(f"column {column.name} ({column.type.name}): {why}")
 
     def value(self, cells: Sequence[Cell], flags: int, written: _Written) -> bytes:
         """A value whose cells share their stamp: what `encode_row` makes of the same cells, without the way there."""
-        shape = self.shape
-        number, presence = self.presence
-        times = b""
+        presence, times = self.presence, b""
         if None in cells and (gone := [at for at, slot in enumerate(self.slots) if slot >= 0 and cells[slot] is None]):
             bits = int.from_bytes(presence, "little")
             for at in gone:
                 bits ^= (GIVEN ^ GONE) << 2 * at
-            presence = bits.to_bytes(shape.presence_bytes, "little")
+            presence = bits.to_bytes(len(presence), "little")
             flags |= HAS_DELETES
-            times = written.arrived
+            times = WRITTEN.pack(written.written_s * 1000)
             if written.ttl_s and (flags & MARKER or len(gone) < len(self.given)):
                 flags |= TTL
                 times = written.expiry + times
@@ -138,14 +157,15 @@ class _Section:
             else:
                 fixed = [(cells[slot] or zeros) if slot >= 0 else zeros for slot, zeros in self.fixed]
         if not self.variable:
-            return b"".join([bytes((flags,)), number, times, presence, *fixed])
+            return b"".join([_FLAGS[flags], self.number, times, presence, *fixed])
         variable, ends, end = [], [], 0
         for slot in self.variable:
             if slot >= 0 and (cell := cells[slot]):
                 variable.append(cell)
                 end += len(cell)
             ends.append(end)
-        return b"".join([bytes((flags,)), number, times, presence, *fixed, shape.ends.pack(*ends), *variable])
+        ends_bytes = self.shape.ends.pack(*ends)
+        return b"".join([_FLAGS[flags], self.number, times, presence, *fixed, ends_bytes, *variable])
 
     def collections_value(
         self, layout: RowLayout, cells: Sequence[Cell], ways: Sequence[Way], marker: bool, written: _Written

@@ -17,7 +17,7 @@ from trimtab.rows.layout import RowLayout, Shape, ValueColumn
 from trimtab.rows.merge import merge_versions
 from trimtab.rows.protocol import Cell, CellMeta, Pairs
 from trimtab.rows.resuming import is_whole
-from trimtab.rows.values import ALL_FLAGS, HEAD, MARKER, PER_CELL, TIMES, TTL, Row, collection_cell
+from trimtab.rows.values import ALL_FLAGS, GIVEN, HEAD, MARKER, PER_CELL, TIMES, TTL, Row, collection_cell
 
 Metas = list[CellMeta | None]
 
@@ -30,20 +30,18 @@ class Rows(NamedTuple):
     keys: list[bytes]
 
 
-class _Wanted(NamedTuple):
-    """One column of a shape: where its cell goes, and where it lies."""
-
-    into: int
-    at: int  # in the shape
-    slot: int  # among the fixed, or among the variable cells
-    column: ValueColumn
-
-
 class _Plan:
-    __slots__ = ("count", "keys", "regular", "static")
+    """Where each wanted cell goes (`into`) and comes from.
+
+    Of values whose cells share their stamp: `fixed` holds (into, bits to shift its presence by, place in what is
+    unpacked), `variable` (into, bits, place of the end of the cell before it or -1, place of its own end).
+    """
+
+    __slots__ = ("columns", "count", "fixed", "keys", "regular", "static", "variable")
 
     def __init__(self, layout: RowLayout, columns: Sequence[int]) -> None:
         key_slots = {column.id: at for at, column in enumerate((*layout.partition, *layout.clustering))}
+        self.columns = tuple(columns)
         self.count = len(columns)
         self.keys = [(into, key_slots[id]) for into, id in enumerate(columns) if id in key_slots]
         self.regular = _wanted(layout.regular, columns)
@@ -51,16 +49,21 @@ class _Plan:
         if len(self.keys) + len(self.regular) + len(self.static) != len(columns):
             unknown = next(id for id in columns if id not in layout.columns)
             raise layout.refuse(f"there is no column {unknown} in version {layout.table.version} of the table")
+        shape = layout.regular
+        self.fixed: list[tuple[int, int, int]] = []
+        self.variable: list[tuple[int, int, int, int]] = []
+        for into, column in self.regular:
+            at = shape.columns.index(column)
+            if column.width is not None:
+                self.fixed.append((into, 2 * at, shape.fixed.index(at)))
+            else:
+                place = len(shape.fixed) + shape.variable.index(at)
+                self.variable.append((into, 2 * at, place - 1 if at != shape.variable[0] else -1, place))
 
 
-def _wanted(shape: Shape, columns: Sequence[int]) -> list[_Wanted]:
-    found = []
-    for into, id in enumerate(columns):
-        for at, column in enumerate(shape.columns):
-            if column.id == id:
-                slot = shape.variable.index(at) if column.width is None else shape.fixed.index(at)
-                found.append(_Wanted(into, at, slot, column))
-    return found
+def _wanted(shape: Shape, columns: Sequence[int]) -> list[tuple[int, ValueColumn]]:
+    known = {column.id: column for column in shape.columns}
+    return [(into, known[id]) for into, id in enumerate(columns) if id in known]
 
 
 def _plan(layout: RowLayout, columns: Sequence[int]) -> _Plan:
@@ -89,7 +92,9 @@ def rows_of(
     """
     plan = _plan(layout, columns)
     rows = Rows([], [], [])
-    if not layout.clustering:
+    if len(pairs) == 2 and not layout.clustering:
+        _add(layout, plan, rows, pairs[0][:-TAIL], [(pairs[0], pairs[1])], None, now_s, with_meta)
+    elif not layout.clustering:
         for row_key, versions in _grouped(pairs):
             _add(layout, plan, rows, row_key, versions, None, now_s, with_meta)
     else:
@@ -159,10 +164,10 @@ def _static(layout: RowLayout, plan: _Plan, versions: list[Pair], now_s: int) ->
     if not row.live(now_s):
         return None
     cells, metas = list[tuple[int, Cell]](), list[tuple[int, CellMeta | None]]()
-    for wanted in plan.static:
-        cell, meta = _cell(wanted.column, row, now_s)
-        cells.append((wanted.into, cell))
-        metas.append((wanted.into, meta))
+    for into, column in plan.static:
+        cell, meta = _cell(column, row, now_s)
+        cells.append((into, cell))
+        metas.append((into, meta))
     return _Static(cells, metas)
 
 
@@ -217,86 +222,86 @@ def _add(
     with_meta: bool,
 ) -> None:
     """One row, if it is live."""
-    if len(versions) > 1:
-        # Merged rows have at most one deletion beside what is left of them.
-        puts = [pair for pair in versions if pair[0][-9] != ROW_DELETE]
-    else:
-        puts = versions
-    if len(puts) == 1:
-        key, value = puts[0]
-        shape = layout.regular
-        if key[-9] == PUT and value[1:HEAD] == shape.number_bytes and not value[0] & PER_CELL and not shape.multicell:
-            _add_plain(layout, plan, rows, row_key, key, value, static, now_s, with_meta)
+    # Merged rows have at most one deletion beside what is left of them, and that comes first.
+    key, value = versions[0]
+    if (len(versions) == 1 or (len(versions) == 2 and versions[1][0][-9] == ROW_DELETE)) and _is_plain(
+        layout.regular, key, value
+    ):
+        out = _plain_cells(layout, plan, value, now_s)
+        if out is None:
             return
+        if plan.keys:
+            of_key = key_cells(layout, row_key)
+            for into, at in plan.keys:
+                out[into] = of_key[at]
+        if with_meta:
+            rows.metas.append(_plain_metas(plan, key, value, out, static, now_s))
+        if static is not None:
+            for into, cell in static.cells:
+                out[into] = cell
+        rows.cells.append(out)
+        rows.keys.append(row_key)
+        return
     row = merge_versions(layout, versions).row
     if not row.live(now_s):
         return
     cells, metas = list[tuple[int, Cell]](), list[tuple[int, CellMeta | None]]()
-    for wanted in plan.regular:
-        cell, meta = _cell(wanted.column, row, now_s)
-        cells.append((wanted.into, cell))
-        metas.append((wanted.into, meta))
+    for into, column in plan.regular:
+        cell, meta = _cell(column, row, now_s)
+        cells.append((into, cell))
+        metas.append((into, meta))
     _append(layout, plan, rows, row_key, cells, metas, static, with_meta)
 
 
-def _add_plain(
-    layout: RowLayout,
-    plan: _Plan,
-    rows: Rows,
-    row_key: bytes,
-    key: bytes,
-    value: bytes,
-    static: _Static | None,
-    now_s: int,
-    with_meta: bool,
-) -> None:
-    """A row of one value whose cells share their stamp."""
+def _is_plain(shape: Shape, key: bytes, value: bytes) -> bool:
+    """Whether the cells of a value share their stamp, and lie where the newest layout has them."""
+    return key[-9] == PUT and value[1:HEAD] == shape.number_bytes and not value[0] & PER_CELL and not shape.multicell
+
+
+def _plain_cells(layout: RowLayout, plan: _Plan, value: bytes, now_s: int) -> list[Cell] | None:
+    """The wanted regular cells of a plain value; None if its row is not live."""
     shape, flags = layout.regular, value[0]
-    ttl: int | None = None
     if flags > ALL_FLAGS:
-        raise BadRow(f"a damaged value of {layout.name}: unknown flags {flags:#04x}")
-    if flags & TTL:
-        ttl = int.from_bytes(value[HEAD + 4 : HEAD + 8], "big") - now_s
-        if ttl <= 0:
-            return
+        raise _damaged(layout, value, f"unknown flags {flags:#04x}")
+    if flags & TTL and int.from_bytes(value[HEAD + 4 : HEAD + 8], "big") <= now_s:
+        return None
     begin = HEAD + TIMES[flags]
     base = begin + shape.presence_bytes
     presence = int.from_bytes(value[begin:base], "little")
     if not flags & MARKER and not presence & ~(presence >> 1) & shape.all_given:
-        return
+        return None
     try:
         found = shape.cells.unpack_from(value, base)
     except error:
-        raise BadRow(f"a damaged value of {layout.name}: it ends after {len(value)} bytes") from None
-    fixed, begin = len(shape.fixed), base + shape.cells.size
+        raise _damaged(layout, value, "it ends inside its cells") from None
+    begin = base + shape.cells.size
     if begin + (found[-1] if shape.variable else 0) != len(value):
-        raise BadRow(f"a damaged value of {layout.name}: its {len(value)} bytes don't end where its last cell does")
+        raise _damaged(layout, value, "it does not end where its last cell does")
     out: list[Cell] = [None] * plan.count
     complete = presence == shape.all_given
-    for into, at, slot, column in plan.regular:
-        if complete or presence >> 2 * at & 3 == 1:
-            if column.width is not None:
-                out[into] = found[slot]
-            else:
-                start, end = begin + found[fixed + slot - 1] if slot else begin, begin + found[fixed + slot]
-                if start > end:
-                    raise BadRow(f"a damaged value of {layout.name}: column {column.name} ends before it begins")
-                out[into] = value[start:end]
-    if plan.keys:
-        of_key = key_cells(layout, row_key)
-        for into, at in plan.keys:
-            out[into] = of_key[at]
-    if static is not None:
-        for into, cell in static.cells:
-            out[into] = cell
-    rows.cells.append(out)
-    rows.keys.append(row_key)
-    if with_meta:
-        meta = CellMeta(stamp_of(key), ttl)
-        metas: Metas = [None] * plan.count
-        for wanted in plan.regular:
-            if out[wanted.into] is not None:
-                metas[wanted.into] = meta
-        for into, each in static.metas if static is not None else ():
-            metas[into] = each
-        rows.metas.append(metas)
+    for into, bits, place in plan.fixed:
+        if complete or presence >> bits & 3 == GIVEN:
+            out[into] = found[place]
+    for into, bits, before, place in plan.variable:
+        if complete or presence >> bits & 3 == GIVEN:
+            start, end = begin + found[before] if before >= 0 else begin, begin + found[place]
+            if start > end:
+                raise _damaged(layout, value, "a cell ends before it begins")
+            out[into] = value[start:end]
+    return out
+
+
+def _damaged(layout: RowLayout, value: bytes, why: str) -> BadRow:
+    return BadRow(f"a damaged value of {layout.name} ({len(value)} bytes, beginning with {value[:16].hex()}): {why}")
+
+
+def _plain_metas(plan: _Plan, key: bytes, value: bytes, out: list[Cell], static: _Static | None, now_s: int) -> Metas:
+    left = int.from_bytes(value[HEAD + 4 : HEAD + 8], "big") - now_s if value[0] & TTL else None
+    meta = CellMeta(stamp_of(key), left)
+    metas: Metas = [None] * plan.count
+    for into, _ in plan.regular:
+        if out[into] is not None:
+            metas[into] = meta
+    for into, each in static.metas if static is not None else ():
+        metas[into] = each
+    return metas

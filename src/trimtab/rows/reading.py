@@ -247,21 +247,26 @@ def read_range(
     """
     if wanted.low >= wanted.high or wanted.limit <= 0:
         return Reading([])
+    if wanted.point and not layout.clustering and not as_of_us and not forgetting.before_ms:
+        return _point(layout, scan, wanted, now_s)
     reader = _Reader(layout, wanted, now_s, as_of_us, limits, forgetting)
     if not layout.clustering:
-        if wanted.point:
-            return _point(reader, scan)
         return _simple(reader, scan)
     return _reverse(reader, scan) if wanted.reverse else _forward(reader, scan)
 
 
-def _point(reader: _Reader, scan: Scan) -> Reading:
-    wanted = reader.wanted
+def _point(layout: RowLayout, scan: Scan, wanted: RangeRead, now_s: int) -> Reading:
+    """One row that is all of its partition."""
     versions = list(scan(wanted.low, wanted.high))
     if not versions:
         return Reading([])
-    pairs, live = reader.merge(wanted.low, versions, NEVER)
-    return Reading(pairs, int(live))
+    shape = layout.regular
+    if len(versions) == 1 and not shape.multicell:
+        key, value = versions[0]
+        if key[-9] == PUT and not value[0] & PER_CELL and value[1:HEAD] == shape.number_bytes:
+            return Reading([key, value], 1 if value[0] == MARKER or plain_is_live(shape, value, now_s) else 0)
+    merged = merge_versions(layout, versions)
+    return Reading(pairs_of(layout, wanted.low, merged), int(merged.live(now_s)))
 
 
 def _simple(reader: _Reader, scan: Scan) -> Reading:

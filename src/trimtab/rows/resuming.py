@@ -35,7 +35,7 @@ def row_before(layout: RowLayout, place: bytes) -> tuple[bytes, bytes] | None:
     at += 1
     try:
         for column in layout.clustering:
-            _, at = column.codec.decode(place, at)
+            _, at = column.decode(place, at)
     except BadRow:
         return None
     return place[:at], place[at:]

@@ -219,10 +219,13 @@ class World:
         self.layout = RowLayout(self.table, tables.USER_TYPES)
 
     def fold(self) -> None:
-        """One replica, perhaps only in part. Deletions go only if everybody has all that was written before them."""
+        """One replica, perhaps only in part. Deletions go only if everybody has all that was written before them.
+
+        And no write with an older stamp is still to come: in CQL too, that would be seen once the deletion is gone.
+        """
         rng = self.rng
-        reached = min((each[1] for each in self.waiting), default=self.now_ms)
-        forget = max(0, min(reached, self.now_ms - WINDOW_MS - 1000)) if rng.random() < 0.7 else 0
+        reached = min((each[1] for each in self.waiting), default=self.now_ms) - WINDOW_MS - 1000
+        forget = max(0, reached) if rng.random() < 0.7 else 0
         rule = FoldRule(forget, (self.now_ms - HISTORY_MS) * 1000, max_versions=rng.choice([2, 64]))
         replica = rng.choice(self.replicas)
         self.history_us = max(self.history_us, rule.history_from_us)
