@@ -23,11 +23,15 @@ from trimtab.cli.errors import CommandFailed
 # In the order in which help lists them.
 COMMANDS = (
     *("demo", "doctor", "run", "local"),
-    *("status", "topology", "events", "tasks", "probe", "metastore"),
+    *("status", "topology", "tablets", "events", "tasks", "probe", "metastore"),
+    *("keyspaces", "tables", "get", "put", "scan"),
     *("expel", "decommission", "remove", "rebuild", "recover"),
     *("sim", "test", "bench"),
 )
-MODULES = dict.fromkeys(("expel", "decommission", "remove", "rebuild"), "changes")
+MODULES = {
+    **dict.fromkeys(("expel", "decommission", "remove", "rebuild"), "changes"),
+    **dict.fromkeys(("get", "put", "scan"), "rows"),
+}
 # Commands whose arguments belong to another tool, so that --config is not ours to take.
 PASSES_ARGUMENTS_ON = frozenset({"test"})
 # `run` lists a cluster's members; it does not contact one.

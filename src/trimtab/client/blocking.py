@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
+from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.schema import Keyspace
 from trimtab.catalog.schema import Table as Schema
 from trimtab.client import database as aio
@@ -25,7 +26,7 @@ from trimtab.client.loop_thread import LoopThread, Waiter
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
 from trimtab.client.operations import RowWithMeta, Span
 from trimtab.client.paging import Pages
-from trimtab.client.plans import Row
+from trimtab.client.plans import Row, TablePlan
 from trimtab.client.requests import PAGE_ROWS, Key, TableRequests, key_of, keys_of
 from trimtab.client.session import Session
 from trimtab.client.thread_tally import ThreadTally
@@ -363,6 +364,19 @@ class Database:
     def tables(self, keyspace: str | None = None) -> dict[str, Schema]:
         """All tables by their full names, or those of one keyspace."""
         return self._thread.call(lambda: self._aio.tables(keyspace))
+
+    @property
+    def catalog(self) -> Catalog:
+        """The whole schema, as this client knows it; `refresh` first for the newest."""
+        return self._aio.catalog
+
+    def plan(self, table: str) -> TablePlan:
+        """A table's columns, keys and types, as this client knows it; NotFound if it knows of none."""
+        return self._aio.plan(table)
+
+    def tablets(self, table: str = "") -> list[dict[str, Any]]:
+        """Every tablet, or those of one table, with its tokens and replicas, as this client knows them."""
+        return self._aio.tablets(table)
 
     # Changing the schema. Each returns when every instance that is Online knows of it; the names of those that don't
     # yet, which is none as a rule.

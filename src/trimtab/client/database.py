@@ -11,6 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.schema import Keyspace
 from trimtab.catalog.schema import Table as Schema
 from trimtab.client import definitions
@@ -19,8 +20,10 @@ from trimtab.client.consistency import Consistency, addresses_of, checked_limit,
 from trimtab.client.contact import DEFAULT_TIMEOUT_S
 from trimtab.client.definitions import PrimaryKey, Replication
 from trimtab.client.dispatch import MAX_IN_FLIGHT, MAX_WAITING
+from trimtab.client.plans import TablePlan
 from trimtab.client.session import Session
 from trimtab.client.table import Table
+from trimtab.tablets import shapes
 
 
 class Database:
@@ -76,6 +79,22 @@ class Database:
         """All tables by their full names, or those of one keyspace."""
         await self.refresh()
         return {table.full_name: table for table in self._session.known.tables(keyspace)}
+
+    @property
+    def catalog(self) -> Catalog:
+        """The whole schema, as this client knows it; `refresh` first for the newest."""
+        return self._session.known.catalog
+
+    def plan(self, table: str) -> TablePlan:
+        """A table's columns, keys and types, as this client knows it; NotFound if it knows of none."""
+        return self._session.known.plan(table)
+
+    def tablets(self, table: str = "") -> list[dict[str, Any]]:
+        """Every tablet, or those of one table, with its tokens and replicas, as this client knows them."""
+        known, members = self._session.known, self._session.members
+        names = {raft_id: member.instance_id for raft_id, member in members.by_id.items()}
+        only = known.table(table).full_name if table else ""
+        return shapes.tablets(known.catalog.tables, members.maps, names, only=only)
 
     # Changing the schema. Each returns when every instance that is Online knows of it, or names in `waiting` who
     # does not yet.

@@ -54,7 +54,7 @@ class Members:
         self._everybody: list[Member] = list(self._contacts)
         self._learn = learn
         self._local_dc = local_dc
-        self._maps: dict[int, TabletMap] = {}
+        self.maps: dict[int, TabletMap] = {}
         self._routes: dict[tuple[int, int], tuple[Member, ...]] = {}
         self._turn = 0
 
@@ -62,7 +62,7 @@ class Members:
 
     def take_tablets(self, tablets: Mapping[int, list[bytes]]) -> None:
         """News of where the tablets of all tables are; ValueError if it can't be read."""
-        self._maps = {table: TabletMap.unpacked(chunks) for table, chunks in tablets.items()}
+        self.maps = {table: TabletMap.unpacked(chunks) for table, chunks in tablets.items()}
         self._routes = {}
 
     def take_instances(self, instances: Mapping[int, tuple[str, str, str, bool]]) -> None:
@@ -97,14 +97,11 @@ class Members:
 
     def _held_by(self, table: int, tablet: int) -> tuple[Member, ...]:
         try:
-            replicas = self._maps[table].replicas(tablet)
+            replicas = self.maps[table].replicas(tablet)
         except KeyError:
             return ()
         members = [self.by_id[raft_id] for raft_id in replicas if raft_id in self.by_id]
         return tuple(sorted(members, key=lambda member: not member.near))
-
-    def tablet_map(self, table: int) -> TabletMap | None:
-        return self._maps.get(table)
 
     def choose(self, members: Sequence[Member], now: float, avoid: Member | None = None) -> Member | None:
         """The connected one that is best to ask; None where none is connected. The others begin to connect."""

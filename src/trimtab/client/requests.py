@@ -51,6 +51,11 @@ class TableRequests:
         """The table as it was declared, as far as this client knows; NotFound if it knows of none."""
         return self._session.known.table(self.name)
 
+    def _read_level(self, consistency: Consistency | None) -> Level:
+        if consistency is None and self._level is not Level.ANY:
+            return self._level
+        return level_of(self._level if consistency is None else consistency, reads=True)
+
     # One row
 
     def _get(
@@ -66,7 +71,7 @@ class TableRequests:
             self.name,
             key,
             columns,
-            self._level if consistency is None else level_of(consistency, reads=True),
+            self._read_level(consistency),
             0 if as_of is None else checked_stamp(as_of, "as_of"),
             meta,
             self._timeout_s if timeout is None else checked_timeout(timeout, 0),
@@ -143,7 +148,7 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> Callable[[], GetSome]:
-        level = self._level if consistency is None else level_of(consistency, reads=True)
+        level = self._read_level(consistency)
         as_of_us = checked_stamp(as_of, "as_of")
         timeout_s = checked_timeout(timeout, self._timeout_s)
         return lambda: GetSome(self.name, columns, level, as_of_us, meta, timeout_s)
@@ -163,7 +168,7 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> tuple[Pages, Ask[Any]]:
-        level = self._level if consistency is None else level_of(consistency, reads=True)
+        level = self._read_level(consistency)
         as_of_us = checked_stamp(as_of, "as_of")
         timeout_s = checked_timeout(timeout, self._timeout_s)
 
@@ -184,7 +189,7 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> tuple[Pages, Ask[Any]]:
-        level = self._level if consistency is None else level_of(consistency, reads=True)
+        level = self._read_level(consistency)
         as_of_us = checked_stamp(as_of, "as_of")
         timeout_s = checked_timeout(timeout, self._timeout_s)
 

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.unit.cli.operator import Operator
+from tests.unit.cli.typing_commands import typist
+
+__all__ = ["typist"]
 
 
 @pytest.fixture(autouse=True)
