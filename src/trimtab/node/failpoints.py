@@ -39,6 +39,8 @@ NAMES: tuple[str, ...] = (
     "serving.hold",
     "schema.planned",
     "schema.written",
+    "batch.stored",
+    "batch.written",
 )
 # Places inside a request, which can be held alone.
 HOLDS = ("serving.hold",)

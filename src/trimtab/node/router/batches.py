@@ -22,6 +22,7 @@ import msgspec
 
 from trimtab.net.errors import NetError
 from trimtab.net.hello import Hello
+from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.writes import Writes
@@ -85,7 +86,9 @@ class Batches:
         hint_life_ms: int,
         trusted: Callable[[Hello], bool],
         complain: Callable[[str], None],
+        name: str = "",
     ) -> None:
+        self._name = name
         self._trusted = trusted
         self._raft_id = raft_id
         self._writes = writes
@@ -143,7 +146,9 @@ class Batches:
             text = f"the batch makes {len(body)} bytes, a logged one may have {self._limit_bytes}; send less at a time"
             raise refusals.invalid(text)
         holders = await self._spread(record, body, deadline)
+        failpoints.hit("batch.stored", self._name)
         acknowledged = await self._write(writes, level, deadline)
+        failpoints.hit("batch.written", self._name)
         self._forget_at(holders, record.id)
         return acknowledged
 

@@ -110,6 +110,7 @@ class Router:
             hint_life_ms=timing.hint_life_ms,
             trusted=self._trusts(instance.admission.speaks_for),
             complain=instance.complaints.add,
+            name=instance.settings.instance_id,
         )
         self.executor = Executor(
             schemas,
