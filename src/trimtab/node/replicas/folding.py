@@ -210,14 +210,18 @@ class Folding:
             return
         rule = self._rule_of(replica, layout)
         try:
-            for _ in range(min(self.pace.hot_rows, len(replica.hot))):
-                row_key, _none = replica.hot.popitem()
+            rows = list(replica.hot)[: self.pace.hot_rows]
+            for row_key in rows:
                 self._fold_one(replica, layout, rule, row_key)
+            for row_key in rows:
+                # Only now: folding reads it, and a row whose versions are young stays long.
+                replica.hot.pop(row_key, None)
         except (BadRow, Corrupt, Refused, StorageError) as error:
+            replica.hot.clear()
             self._complain(f"a row of {replica.name} could not be folded: {error}")
 
     def _fold_one(self, replica: Replica, layout: RowLayout, rule: FoldRule, row_key: bytes) -> None:
-        versions = replica.versions(row_key)
+        versions = replica.get_row(row_key)
         if not versions:
             return
         before: list[Pair] = []

@@ -36,11 +36,12 @@ META_KEY = b"\x00\x00"
 # Everything below is the replica's own. No token is that small: the smallest stands for the greatest.
 FIRST_KEY = bytes(8)
 # Token, at least one byte of key, section, tail.
-_MIN_KEY_BYTES = 8 + 1 + 1 + 17
+_TAIL_BYTES = 17
+_MIN_KEY_BYTES = 8 + 1 + 1 + _TAIL_BYTES
 _PUT = 2
 _KIND_AT = -9
 _PAST_TAIL = b"\xff" * 18
-# From this many versions on a row is worth folding before others; beyond the second nobody wants to read it.
+# From this many versions on a row is worth folding before others.
 HOT_VERSIONS = 16
 _MAX_VERSIONS = 1 << 20
 _MAX_HOT = 1024
@@ -367,22 +368,19 @@ class Replica:
         return self._guarded(found)
 
     def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The first pairs of a scan, at once."""
+        """The first pairs of a scan, at once. If all are of one row, and many, it is noted to be folded."""
         if self.closed:
             raise self._gone()
         try:
-            return self.store.read(max(low, FIRST_KEY), high, limit)
+            found = self.store.read(max(low, FIRST_KEY), high, limit)
         except Corrupt as error:
             raise self._damaged(error) from error
-
-    def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
-        """Every version of one row, newest first. A row with many is noted to be folded."""
-        found = self.versions(row_key)
-        if len(found) >= HOT_VERSIONS:
-            self.note_hot(row_key)
+        if len(found) >= HOT_VERSIONS and found[0][0][:-_TAIL_BYTES] == found[-1][0][:-_TAIL_BYTES]:
+            self.note_hot(found[0][0][:-_TAIL_BYTES])
         return found
 
-    def versions(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
+    def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
+        """Every version of one row, newest first."""
         return self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
 
     def note_hot(self, row_key: bytes) -> None:

@@ -1,0 +1,130 @@
+"""Copies of replicas: at a known position, kept while their lease lasts, and gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.node.replicas.shelves import Life, model_disk, number_of, rows, until, written
+
+from trimtab.node.answering import Refused
+from trimtab.node.replicas.replica import read_meta, read_position
+from trimtab.node.replicas.snapshots import ReplicaSnapshots
+from trimtab.storage.rocks import RocksDisk
+
+TWO = {(1, 0): 1, (1, 1): 1}
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def snapshots_of(disk, clock, complaints=None):
+    made = ReplicaSnapshots(disk, wall_ms=clock, complain=(complaints if complaints is not None else []).append)
+    made.start()
+    return made
+
+
+def found_in(disk, path):
+    store = disk.open(path, wal=False, small=True)
+    found = [number_of(key) for key, _ in store.scan(bytes(8), None)]
+    position, meta = read_position(store, path), read_meta(store, path)
+    store.close()
+    return found, position, meta
+
+
+@pytest.mark.parametrize("kind", ["model", "rocks"])
+def test_a_snapshot_holds_what_was_applied_up_to_its_position_while_writes_go_on(kind, tmp_path):
+    async def story():
+        disk = model_disk() if kind == "model" else RocksDisk(tmp_path / "disk", reserve_bytes=0)
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, Clock())
+        first, second = await life.replica(1, 0), await life.replica(1, 1)
+        await written(first, 1, 2)
+        await written(second, 100)
+        writing = [asyncio.ensure_future(written(first, number)) for number in range(10, 60)]
+        record = await snapshots.take("nightly", [first, second], 60_000)
+        assert await asyncio.gather(*writing) == [None] * 50
+        await written(first, 999)
+        assert [each.path for each in record.replicas] == ["snapshots/nightly/1/0.1", "snapshots/nightly/1/1.1"]
+        for copied, replica in zip(record.replicas, (first, second), strict=True):
+            found, position, meta = found_in(disk, copied.path)
+            assert (position, meta.incarnation) == (copied.position, replica.incarnation)
+            assert 999 not in found
+            # Every write of this test is one position after the other, and the first two were there before.
+            assert set(found) == ({100} if replica is second else {1, 2, *range(10, 10 + len(found) - 2)})
+        assert rows(first) == [1, 2, *range(10, 60), 999]
+        snapshots.stop()
+        life.stop()
+        disk.close()
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_goes_when_its_lease_ends_and_not_before():
+    async def story():
+        disk, clock = model_disk(), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, clock)
+        await snapshots.take("a", [await life.replica()], 1_000)
+        clock.now_ms += 900
+        await snapshots.renew("a", 1_000)
+        clock.now_ms += 900
+        await asyncio.sleep(0)
+        assert [each.name for each in snapshots.known()] == ["a"]
+        snapshots.stop()
+        # A new life keeps it, and removes it in time.
+        snapshots = snapshots_of(disk, clock)
+        await until(lambda: snapshots.get("a") is not None)
+        clock.now_ms += 100
+        snapshots.stop()
+        snapshots = snapshots_of(disk, clock)
+        await until(lambda: not disk.names("snapshots/"))
+        with pytest.raises(Refused, match="lease may have ended"):
+            await snapshots.renew("a", 1_000)
+        snapshots.stop()
+
+    asyncio.run(story())
+
+
+def test_half_made_snapshots_are_swept_at_the_start():
+    async def story():
+        disk, clock = model_disk(), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, clock)
+        await snapshots.take("whole", [await life.replica()], 60_000)
+        (await life.replica()).store.checkpoint("snapshots/half/1/0.1")
+        disk.write_file("snapshots/torn/record", b"\xc1")
+        snapshots.stop()
+        snapshots = snapshots_of(disk, clock)
+        await until(lambda: {name.split("/")[1] for name in disk.names("snapshots/")} == {"whole"})
+        snapshots.stop()
+
+    asyncio.run(story())
+
+
+def test_what_can_not_be_taken_is_refused_and_leaves_nothing():
+    async def story():
+        disk, clock = model_disk(), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, clock)
+        replica = await life.replica()
+        for name, lease_ms, why in (("../x", 1_000, "no name"), ("a", 0, "lease"), ("a", 10**12, "lease")):
+            with pytest.raises(Refused, match=why):
+                await snapshots.take(name, [replica], lease_ms)
+        await snapshots.take("a", [replica], 1_000)
+        with pytest.raises(Refused, match="already"):
+            await snapshots.take("a", [replica], 1_000)
+        replica.close()
+        with pytest.raises(Refused, match="can't be copied"):
+            await snapshots.take("b", [replica], 1_000)
+        clock.now_ms += 10_000
+        snapshots.stop()
+        snapshots = snapshots_of(disk, clock)
+        await until(lambda: not disk.names("snapshots/"))
+        snapshots.stop()
+
+    asyncio.run(story())
