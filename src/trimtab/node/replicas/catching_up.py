@@ -232,9 +232,10 @@ class CatchingUp:
                 reply = protocol.decode_status_reply(answer)
             except FAILURES:
                 silent_since = silent_since if silent_since is not None else self._loop.time()
-                if self._loop.time() >= max(until, silent_since + self._grace_s):
+                left_s = max(until, silent_since + self._grace_s) - self._loop.time()
+                if left_s <= 0:
                     return None
-                await asyncio.sleep(again_s)
+                await asyncio.sleep(min(again_s, left_s))
                 again_s = min(2 * again_s, self._grace_s, _MAX_ASK_AGAIN_S)
                 continue
             silent_since, again_s = None, _ASK_AGAIN_S

@@ -22,7 +22,7 @@ from trimtab.tablets.missed import tablet_keys
 from trimtab.tablets.ring import token_range
 
 TABLE, TABLET = 7, 0
-_HELLO = Hello("c", "i", 1, "", 1, "", "")
+_HELLO = Hello()
 
 
 def wide_table() -> RowLayout:

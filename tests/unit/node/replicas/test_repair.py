@@ -6,8 +6,16 @@ import asyncio
 import random
 
 import pytest
+from tests.unit.node.replicas.memory_replicas import (
+    MemoryReplica,
+    Neighbours,
+    delete,
+    narrow_table,
+    put,
+    some_writes,
+    wide_table,
+)
 
-from node.replicas.memory_replicas import MemoryReplica, Neighbours, delete, narrow_table, put, some_writes, wide_table
 from trimtab.node.replicas import walking
 from trimtab.node.replicas.repair import RepairFailed
 from trimtab.rows import repair_protocol as protocol
