@@ -32,40 +32,30 @@ class Sink(Protocol):
 
 
 class Ask(Generic[T]):
-    """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out."""
+    """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out.
 
-    __slots__ = (
-        "attempts",
-        "body",
-        "deadline",
-        "dispatcher",
-        "doubt",
-        "member",
-        "over",
-        "prefer",
-        "repeatable",
-        "sink",
-        "table",
-        "tablet",
-        "timeout_s",
-    )
+    Most of it never changes in the life of most asks, and making one should cost little: so defaults are the class's.
+    """
+
     method: ClassVar[str]
     writes: ClassVar[bool]
+    timeout_s: float
+    repeatable: bool
+    deadline: float
+    sink: Sink
+    dispatcher: Dispatcher
+    attempts = 0
+    doubt = False
+    over = False
+    member: Member | None = None  # who has it, or had it last
+    prefer: Member | None = None  # who holds more of it than one tablet
+    table = 0  # with the tablet: where it should go
+    tablet = -1  # anywhere
+    body = b""  # empty: not prepared yet
 
     def __init__(self, timeout_s: float, repeatable: bool) -> None:
         self.timeout_s = timeout_s
         self.repeatable = repeatable
-        self.attempts = 0
-        self.doubt = False
-        self.over = False
-        self.member: Member | None = None
-        self.prefer: Member | None = None  # who holds more of it than one tablet
-        self.table = 0  # with the tablet: where it should go
-        self.tablet = -1  # anywhere
-        self.body = b""
-        self.deadline = 0.0
-        self.sink: Sink
-        self.dispatcher: Dispatcher
 
     def prepare(self, known: Known) -> None:
         """Make the message and say where it should go. InvalidRequest: it makes no sense. UnknownTable: not yet."""

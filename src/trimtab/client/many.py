@@ -7,7 +7,7 @@ stamp. Therefore a key that occurs twice is never in two requests that are under
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trimtab.client.asks import Ask
@@ -22,6 +22,8 @@ MAX_BYTES = 256 * 1024
 MAX_BATCHES = 16  # requests of one put_many under way
 KEYS_AT_ONCE = 4_096  # of one get_many
 MAX_KEYS = 64  # in one request
+
+_ANYBODY = 0  # no raft id
 
 Key = tuple[bytes | None, ...]
 
@@ -107,24 +109,36 @@ def key_batches(
     """Requests for these keys. A key goes where a request for one of its members has room, so that they are few."""
     batches: list[tuple[GetSome, list[list[bytes]]]] = []
     room: dict[int, tuple[GetSome, list[list[bytes]]]] = {}
-    table = plan.table
+    near: dict[int, Sequence[Member]] = {}
+    table, count = plan.table, plan.partition_count
     for place, key in enumerate(keys):
         cells = plan.key_cells(key)
-        holders = members.holding(table.id, tablet_of(plan.token(cells[: plan.partition_count]), table.tablets))
-        near: tuple[Member, ...] | list[Member] = [each for each in holders if each.near] or holders
-        batch = next((room[each.raft_id] for each in near if each.raft_id in room), None) if near else room.get(0)
+        tablet = tablet_of(plan.token(cells[:count]), table.tablets)
+        holders = near.get(tablet)
+        if holders is None:
+            held = members.holding(table.id, tablet)
+            holders = near[tablet] = [each for each in held if each.near] or held
+        for holder in holders:
+            if (batch := room.get(holder.raft_id)) is not None:
+                break
+        else:
+            batch = room.get(_ANYBODY) if not holders else None
         if batch is None:
             batch = make(), []
             batches.append(batch)
-            if near:
-                batch[0].prefer = near[len(batches) % len(near)]
-            room[batch[0].prefer.raft_id if batch[0].prefer is not None else 0] = batch
+            if holders:
+                batch[0].prefer = holders[len(batches) % len(holders)]
+            room[_place(batch[0])] = batch
         ask, listed = batch
         ask.keys.append(key)
         ask.places.append(place)
         listed.append(cells)
         if len(listed) >= MAX_KEYS:
-            del room[ask.prefer.raft_id if ask.prefer is not None else 0]
+            del room[_place(ask)]
     for ask, listed in batches:
         ask.send(plan, listed)
     return [ask for ask, _ in batches]
+
+
+def _place(ask: GetSome) -> int:
+    return ask.prefer.raft_id if ask.prefer is not None else _ANYBODY

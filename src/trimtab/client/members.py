@@ -13,6 +13,8 @@ from trimtab.net.client import Channel
 from trimtab.tablets.tablet_map import TabletMap
 
 AVOID_S = 1.0  # so long whoever did not answer is asked last
+# What it costs to ask a member, in requests under way: any number of those is less than the next reason not to.
+_FAR, _AVOIDED, _NOBODY = 1 << 20, 1 << 30, 1 << 40
 _MAX_ROUTES = 65_536  # tablets whose members are kept looked up
 
 Learn = Callable[[str], Channel | None]
@@ -106,7 +108,7 @@ class Members:
     def choose(self, members: Sequence[Member], now: float, avoid: Member | None = None) -> Member | None:
         """The connected one that is best to ask; None where none is connected. The others begin to connect."""
         best: Member | None = None
-        least = (True, True, 0)
+        least = _NOBODY
         count = len(members)
         self._turn = turn = self._turn + 1
         for each in range(count):
@@ -117,9 +119,13 @@ class Members:
                 channel = member.channel = self._learn(member.address)
             if channel is None or not channel.connected:
                 continue
-            rank = (member.avoid_until > now or member is avoid, not member.near, member.outstanding)
-            if best is None or rank < least:
-                best, least = member, rank
+            cost = member.outstanding
+            if not member.near:
+                cost += _FAR
+            if member is avoid or member.avoid_until > now:
+                cost += _AVOIDED
+            if cost < least:
+                best, least = member, cost
         return best
 
     def anyone(self, now: float, avoid: Member | None = None) -> Member | None:

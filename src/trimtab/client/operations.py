@@ -78,14 +78,14 @@ class Span:
 class Reading(Ask[Any]):
     """What all reads share."""
 
-    __slots__ = ("as_of_us", "columns", "level", "meta", "name", "plan")
     writes: ClassVar[bool] = False
     plan: ReadPlan
 
     def __init__(
         self, name: str, columns: Sequence[str] | None, level: Level, as_of_us: int, meta: bool, timeout_s: float
     ) -> None:
-        super().__init__(timeout_s, repeatable=True)
+        self.timeout_s = timeout_s
+        self.repeatable = True
         self.name = name
         self.columns = columns
         self.level = level
@@ -112,7 +112,6 @@ class Reading(Ask[Any]):
 class Get(Reading):
     """One row by its whole primary key."""
 
-    __slots__ = ("key",)
     method: ClassVar[str] = protocol.GET
 
     def __init__(
@@ -147,7 +146,6 @@ class Get(Reading):
 class GetSome(Reading):
     """Several rows whose replicas share a member. `places`: where each belongs in what was asked for."""
 
-    __slots__ = ("keys", "places")
     method: ClassVar[str] = protocol.GET
 
     def __init__(
@@ -186,7 +184,6 @@ class Page:
 class Slice(Reading):
     """A page of rows of one partition."""
 
-    __slots__ = ("key", "limit", "page", "reverse", "span")
     method: ClassVar[str] = protocol.SLICE
 
     def __init__(
@@ -243,7 +240,6 @@ class Slice(Reading):
 class Scan(Reading):
     """A page of rows in the order of their tokens, from the tablet `first` on."""
 
-    __slots__ = ("first_token", "last_token", "limit", "page")
     method: ClassVar[str] = protocol.SCAN
 
     def __init__(
@@ -297,7 +293,6 @@ class Scan(Reading):
 class Writing(Ask[int]):
     """What all writes share. The answer is the stamp that orders the write."""
 
-    __slots__ = ("level", "stamps", "timestamp_us")
     writes: ClassVar[bool] = True
 
     def __init__(self, stamps: Stamps, level: Level, timestamp_us: int, timeout_s: float) -> None:
@@ -315,7 +310,6 @@ class Writing(Ask[int]):
 class Put(Writing):
     """One row."""
 
-    __slots__ = ("name", "row", "ttl_s", "update")
     method: ClassVar[str] = protocol.PUT
 
     def __init__(
@@ -362,7 +356,6 @@ class Put(Writing):
 class PutSome(Writing):
     """Rows of equal columns whose replicas share a member."""
 
-    __slots__ = ("name", "rows", "ttl_s", "update")
     method: ClassVar[str] = protocol.PUT
 
     def __init__(
@@ -432,7 +425,6 @@ def delete_request(
 class Delete(Writing):
     """A row, cells of it, a range of rows, or a partition."""
 
-    __slots__ = ("columns", "key", "name", "span")
     method: ClassVar[str] = protocol.DELETE
 
     def __init__(
@@ -504,7 +496,6 @@ class BatchedDelete:
 class Batch(Writing):
     """Several writes of one stamp."""
 
-    __slots__ = ("logged", "parts")
     method: ClassVar[str] = protocol.BATCH
 
     def __init__(
