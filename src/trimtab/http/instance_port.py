@@ -123,6 +123,7 @@ class InstancePort:
             requests=dict(Counter(each.state.value for each in view.requests.values())),
             last_event=view.next_event() - 1,
             disk_full=bool(instance.host.full()),
+            parts=tuple(each for sampler in instance.samplers for each in sampler()),
         )
 
     # By asking

@@ -6,7 +6,7 @@ names, counters end in `_total`; what Prometheus calls `process_*` comes from it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,6 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from trimtab.http.port import Figures
+from trimtab.node.figures import Distribution
 from trimtab.topology.grades import Grade
 from trimtab.topology.records import RequestState
 
@@ -68,6 +69,7 @@ class Scrape(Collector):
             yield CounterMetricFamily(f"trimtab_{name}", text, value=read(figures))
         yield _syncs(figures)
         yield from _labelled(figures)
+        yield from _parts(figures)
 
 
 def _labelled(figures: Figures) -> Iterable[Metric]:
@@ -95,19 +97,38 @@ def _labelled(figures: Figures) -> Iterable[Metric]:
     yield steps
 
 
+def _parts(figures: Figures) -> Iterable[Metric]:
+    families: dict[str, Metric] = {}
+    for part in figures.parts:
+        name = f"trimtab_{part.name}"
+        if isinstance(part, Distribution):
+            families[name] = _histogram(name, part.text, part.limits, part.counts, part.total)
+            continue
+        kind = CounterMetricFamily if part.counter else GaugeMetricFamily
+        family = families.setdefault(name, kind(name, part.text, labels=[label for label, _ in part.labels]))
+        assert isinstance(family, kind), f"{name} is both a counter and a gauge"
+        family.add_metric([value for _, value in part.labels], part.value)
+    return families.values()
+
+
 def _syncs(figures: Figures) -> Metric:
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for limit_s, count in zip(figures.sync_limits_s, figures.sync_counts, strict=False):
-        below += count
-        buckets.append((str(limit_s), below))
-    buckets.append(("+Inf", figures.log_syncs))
-    return HistogramMetricFamily(
+    return _histogram(
         "trimtab_log_sync_seconds",
         "How long syncs of the log took; one covers everything that was waiting.",
-        buckets=buckets,
-        sum_value=figures.log_sync_seconds,
+        figures.sync_limits_s,
+        figures.sync_counts,
+        figures.log_sync_seconds,
     )
+
+
+def _histogram(name: str, text: str, limits: Sequence[float], counts: Sequence[int], total: float) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for limit, count in zip(limits, counts, strict=False):
+        below += count
+        buckets.append((str(limit), below))
+    buckets.append(("+Inf", sum(counts)))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=total)
 
 
 class Metrics:

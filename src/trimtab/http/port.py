@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trimtab.node.figures import Distribution, Sample
 from trimtab.topology.grades import Grade, Grades
 from trimtab.topology.protocol import (
     CancelRequest,
@@ -89,6 +90,7 @@ class Figures:
     requests: dict[str, int] = field(default_factory=dict)  # state -> topology and global requests
     last_event: int = 0
     disk_full: bool = False
+    parts: tuple[Sample | Distribution, ...] = ()  # what the instance's parts say of themselves
 
 
 class ClusterPort(Protocol):

@@ -35,6 +35,7 @@ from trimtab.node.complaints import Complaints
 from trimtab.node.control import ClusterControl
 from trimtab.node.errors import Expelled, JoinExpired, Removed
 from trimtab.node.failpoints import hit
+from trimtab.node.figures import Sampler
 from trimtab.node.founding import CLUSTER_GROUP, FOUNDING_INDEX, METASTORE, synced
 from trimtab.node.group import Group
 from trimtab.node.history import HistoryKeeping
@@ -89,6 +90,7 @@ class Instance:
         self.boot_s = boot_s
         self.story = story
         self.control: ClusterControl | None = None  # None where nobody governs
+        self.samplers: list[Sampler] = []  # what metrics ask besides
         self._stopped = False
         self._housekeeping: asyncio.TimerHandle | None = None
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from trimtab.node.figures import Distribution, Sample
 
 EVERY_S = 0.01
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -47,6 +49,18 @@ class LoopWatch:
         """The longest delay of the last minute or so."""
         since = self._loop.time() - WINDOW_S
         return max((longest for began, longest in self._slices if began >= since - WINDOW_S / _SLICES), default=0.0)
+
+    def figures(self) -> Iterator[Sample | Distribution]:
+        yield Distribution(
+            "loop_blocked_seconds",
+            "How long the event loop was kept from running what was due.",
+            BUCKETS_S,
+            tuple(self.buckets),
+            self.seconds,
+        )
+        yield Sample(
+            "loop_blocked_max_seconds", "The longest of these in the last minute.", round(self.longest_lately_s, 6)
+        )
 
     def _look(self) -> None:
         now = self._loop.time()

@@ -40,6 +40,7 @@ from trimtab.node.identity import Identity
 from trimtab.node.instance import Instance
 from trimtab.node.listening import check_listen, in_words
 from trimtab.node.logs import LogSettings, open_log, story_of
+from trimtab.node.loop_watch import LoopWatch
 from trimtab.node.reports import Diverged
 from trimtab.node.settings import Settings, SettingsError
 from trimtab.node.supervision import Fatal, Online, Phase, Ready, Rebootstrap, Word
@@ -188,6 +189,10 @@ class Node:
         async with AsyncExitStack() as resources:
             await instance.start()
             resources.push_async_callback(instance.stop)
+            watch = LoopWatch(self._log.warning)
+            watch.start()
+            resources.callback(watch.stop)
+            instance.samplers.append(watch.figures)
             for open_door in opening:
                 resources.push_async_callback(await open_door(instance))
             # What exists now lives as long as the process; the collector need not look at it again and again.

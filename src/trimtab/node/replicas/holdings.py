@@ -5,9 +5,16 @@ Put together here, in one place, for the instance; everything in it can be used 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trimtab.node.figures import Sample
+from trimtab.node.replicas.folding import Folding
+from trimtab.node.replicas.replica import Replica, ReplicaState
 from trimtab.node.replicas.shelf import Place, Shelf
+from trimtab.node.replicas.snapshots import ReplicaSnapshots
+from trimtab.rows.folding import FoldRule, rule_for
+from trimtab.rows.layout import Layouts, RowLayout
 from trimtab.storage.mutation_log import MutationLog
 from trimtab.topology.grades import LADDER, Grade
 from trimtab.topology.records import CATALOG, TABLETS
@@ -25,6 +32,7 @@ class Holdings:
 
     def __init__(self, instance: Instance, loop: asyncio.AbstractEventLoop) -> None:
         self._instance = instance
+        self._layouts = Layouts()
         self.log = MutationLog.open(
             instance.log,
             new_id=lambda: instance.rng.getrandbits(63),
@@ -40,17 +48,34 @@ class Holdings:
             story=instance.story,
             complain=instance.complaints.add,
         )
+        flushing = self.shelf.flushing
+        self.folding = Folding(
+            self.shelf.held,
+            self._layout_of,
+            self._rule_of,
+            busy=lambda: flushing.unflushed_bytes >= flushing.bounds.total_bytes,
+            complain=instance.complaints.add,
+            defect=instance.fail,
+        )
+        self.snapshots = ReplicaSnapshots(
+            instance.disk, wall_ms=instance.wall_ms, complain=instance.complaints.add, defect=instance.fail
+        )
+        instance.samplers.append(self.figures)
 
     def start(self) -> None:
         self._instance.watching.on_change.append(self._changed)
         self.shelf.start()
+        self.folding.start()
+        self.snapshots.start()
 
     def halt(self) -> None:
         """Acknowledge nothing any more."""
         self.log.close()
+        self.folding.stop()
 
     def close(self) -> None:
         self.halt()
+        self.snapshots.stop()
         self.shelf.close()
 
     def wanted(self) -> dict[Place, int]:
@@ -78,3 +103,46 @@ class Holdings:
         # Not only changes of tables: a new grade may settle what is removed.
         if not keys or any(key.startswith((CATALOG, TABLETS)) for key in keys) or self.shelf.unsettled:
             self.shelf.look()
+
+    # Folding
+
+    def _layout_of(self, table: int) -> RowLayout | None:
+        catalog = self._instance.watching.tables.catalog
+        found = catalog.tables.get(table)
+        self._layouts.keep_only(catalog.tables)
+        return None if found is None else self._layouts.of(found, catalog.types_of(found.keyspace))
+
+    def _rule_of(self, replica: Replica, layout: RowLayout) -> FoldRule:
+        timing, now_ms = self._instance.settings.timing, self._instance.wall_ms()
+        # A write that began earlier than a hint lives is taken by no replica, from whomever it comes.
+        oldest_pending_ms = now_ms - timing.hint_life_ms - 2 * timing.max_skew_ms
+        return rule_for(layout.table.options, now_ms, replica.repaired_through_ms, oldest_pending_ms)
+
+    # Figures
+
+    def figures(self) -> Iterator[Sample]:
+        tables, shelf, log, folding = self._instance.watching.tables, self.shelf, self.log, self.folding
+        for table, count, disk_bytes, unflushed_bytes in shelf.figures():
+            labels = (("table", tables.name_of(table)),)
+            yield Sample("table_replicas", "Tablet replicas of a table that are open here.", count, labels)
+            yield Sample("table_disk_bytes", "What they take on disk and in memory.", disk_bytes, labels)
+            yield Sample(
+                "table_unflushed_bytes", "What of it is in memory only, and in the log.", unflushed_bytes, labels
+            )
+        replicas = shelf.held()
+        rebuilding = sum(each.state is ReplicaState.REBUILDING for each in replicas)
+        yield Sample("replicas_missing", "Replicas that should be open here and are not yet.", len(shelf.missing()))
+        yield Sample("replicas_rebuilding", "Replicas that lost rows and are filled from others.", rebuilding)
+        yield Sample("replicas_quarantined", "Damaged replicas put aside.", shelf.quarantined, counter=True)
+        yield Sample("replica_flushes", "Flushes of replicas.", shelf.flushing.flushes, counter=True)
+        yield Sample("mutations", "Writes of replicas that were logged.", log.appended, counter=True)
+        yield Sample("mutation_bytes", "Their bytes.", log.appended_bytes, counter=True)
+        refused = log.refused + shelf.flushing.refused
+        yield Sample("mutations_refused", "Writes refused for want of space or of pace.", refused, counter=True)
+        yield Sample("mutation_log_bytes", "What the log holds for replicas that have not flushed it.", log.bytes)
+        yield Sample("folded_rows", "Rows that were folded.", folding.rows, counter=True)
+        yield Sample("folded_versions", "Versions and deletions that folding removed.", folding.removed, counter=True)
+        yield Sample("fold_walks", "Replicas that were folded from end to end.", folding.walks, counter=True)
+        largest = folding.largest_partition_bytes
+        yield Sample("largest_partition_bytes", "The largest partition here, if it is large at all.", largest)
+        yield Sample("replica_snapshots", "Snapshots of replicas that are kept.", len(self.snapshots.known()))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -147,7 +147,7 @@ class Shelf:
         """Return when everything that should be here is; WaitedTooLong at `deadline`."""
         await self._waits.until(lambda: self.ready and not self.missing(), deadline, "all replicas to be open")
 
-    def held(self) -> Collection[Replica]:
+    def held(self) -> list[Replica]:
         return list(self._replicas.values()) if self.ready else []
 
     def missing(self) -> list[Place]:

@@ -56,21 +56,34 @@ _decode = msgspec.msgpack.Decoder(SnapshotRecord).decode
 class ReplicaSnapshots:
     """Of one node."""
 
-    def __init__(self, disk: Disk, *, wall_ms: Callable[[], int], complain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        wall_ms: Callable[[], int],
+        complain: Callable[[str], None],
+        defect: Callable[[BaseException], None],
+    ) -> None:
         self.taken = 0
         self._disk = disk
         self._wall_ms = wall_ms
         self._complain = complain
+        self._defect = defect
         self._loop = asyncio.get_running_loop()
         self._records: dict[str, SnapshotRecord] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="snapshots")
+        self._task.add_done_callback(self._ended)
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._defect(error)
 
     def known(self) -> list[SnapshotRecord]:
         return [record for record in self._records.values() if record.complete]

@@ -23,7 +23,8 @@ class Clock:
 
 
 def snapshots_of(disk, clock, complaints=None):
-    made = ReplicaSnapshots(disk, wall_ms=clock, complain=(complaints if complaints is not None else []).append)
+    told = complaints if complaints is not None else []
+    made = ReplicaSnapshots(disk, wall_ms=clock, complain=told.append, defect=told.append)
     made.start()
     return made
 
