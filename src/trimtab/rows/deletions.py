@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import PARTITION_DELETE, RANGE_DELETE, TAIL, interval, stamp_of, tail
+from trimtab.rows.keys import PARTITION_DELETE, RANGE_DELETE, TAIL, check_content, interval, stamp_of, tail
 from trimtab.rows.protocol import Pairs
 from trimtab.rows.values import NEVER, WRITTEN
 
@@ -57,6 +57,7 @@ def written_ms_of(key: bytes, value: bytes) -> int:
 
 
 def partition_deletion(key: bytes, value: bytes) -> Deletion:
+    check_content(key, value)
     if len(value) != 8 or key[-9] != PARTITION_DELETE:
         raise BadRow(f"a damaged deletion of a partition: kind {key[-9]}, value {value[:64].hex()}")
     return Deletion(stamp_of(key), written_ms_of(key, value), key, value)
@@ -64,6 +65,7 @@ def partition_deletion(key: bytes, value: bytes) -> Deletion:
 
 def range_deletion(key: bytes, value: bytes, prefix_bytes: int) -> Deletion:
     """`prefix_bytes` is where the section byte lies in the key."""
+    check_content(key, value)
     if len(value) < 9 or key[-9] != RANGE_DELETE or value[8] > 3:
         raise BadRow(f"a damaged deletion of a range: kind {key[-9]}, value {value[:64].hex()}")
     start, flags = key[prefix_bytes + 1 : -TAIL], value[8]

@@ -38,6 +38,12 @@ def tail(stamp_us: int, kind: int, value: bytes) -> bytes:
     return (_LATEST - stamp_us).to_bytes(8, "big") + _KIND[kind] + content_hash(value)
 
 
+def check_content(key: bytes, value: bytes) -> None:
+    """BadRow unless the value is the one that the key was made for."""
+    if content_hash(value) != key[-8:]:
+        raise BadRow(f"a value of {len(value)} bytes that is not the one its key was made for: {key[:64].hex()}")
+
+
 def stamp_of(key: bytes) -> int:
     return _LATEST - int.from_bytes(key[-17:-9], "big")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from trimtab.rows.deletions import Pair, written_ms_of
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import PUT, ROW_DELETE, TAIL, stamp_of, tail
+from trimtab.rows.keys import PUT, ROW_DELETE, TAIL, check_content, stamp_of, tail
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Pairs
 from trimtab.rows.values import DELETED, EXPIRING, NEVER, PER_CELL, CellState, Collection, Row, decode_row, encode_row
@@ -45,6 +45,7 @@ def merge_versions(
     row = merged.row
     best = (NEVER, 0, b"")
     for key, value in versions:
+        check_content(key, value)
         stamp, kind = stamp_of(key), key[-9]
         if kind == PUT:
             _add(row, decode_row(layout, value, stamp, static), as_of_us)

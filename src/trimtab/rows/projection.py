@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trimtab.rows.deletions import Pair
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import PUT, ROW_DELETE, ROWS, STATIC, TAIL, key_cells, prefix_of, stamp_of
+from trimtab.rows.keys import PUT, ROW_DELETE, ROWS, STATIC, TAIL, check_content, key_cells, prefix_of, stamp_of
 from trimtab.rows.layout import RowLayout, Shape, ValueColumn
 from trimtab.rows.merge import merge_versions
 from trimtab.rows.protocol import Cell, CellMeta, Pairs
@@ -227,6 +227,7 @@ def _add(
     if (len(versions) == 1 or (len(versions) == 2 and versions[1][0][-9] == ROW_DELETE)) and _is_plain(
         layout.regular, key, value
     ):
+        check_content(key, value)
         out = _plain_cells(layout, plan, value, now_s)
         if out is None:
             return
