@@ -146,13 +146,16 @@ class Serving:
 
     def takes_writes(self, raft_id: int) -> bool:
         """Whether an instance may take writes, as far as the topology tells."""
-        record = self._view.instances.get(raft_id)
-        return record is not None and record.grades.current.grade in _TAKES_WRITES
+        return self._known_to_stand(raft_id, _TAKES_WRITES)
 
     def answers_reads(self, raft_id: int) -> bool:
         """Whether an instance may answer reads, as far as the topology tells."""
+        return self._known_to_stand(raft_id, _CAUGHT_UP)
+
+    def _known_to_stand(self, raft_id: int, grades: tuple[Grade, ...]) -> bool:
         record = self._view.instances.get(raft_id)
-        return record is not None and record.grades.current.grade in _CAUGHT_UP
+        # One that must climb stands where it stood in an earlier life.
+        return record is not None and record.grades.current.grade in grades and not record.grades.must_climb
 
     def _stands(self, grades: tuple[Grade, ...]) -> bool:
         if self.closed:

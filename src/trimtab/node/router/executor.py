@@ -26,6 +26,7 @@ from trimtab.node.router.writes import Writes
 from trimtab.node.serving import MAX_ROUTED_S
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.rows.errors import BadRequest, BadRow
+from trimtab.rows.layout import RowLayout
 from trimtab.rows.mutations import ByPartition, pairs_of_delete, pairs_of_put
 from trimtab.rows.protocol import (
     BatchRequest,
@@ -115,7 +116,10 @@ class Executor:
 
     def _begin(self, request: AnyRequest, deadline: float, done: Done) -> None:
         if isinstance(request, GetRequest):
-            self._gets.begin(self._schemas.asked(request.table, request.version), request, deadline, done)
+            layout = self._schemas.asked(request.table, request.version)
+            if request.as_of_us:
+                self._check_history(layout, request.as_of_us)
+            self._gets.begin(layout, request, deadline, done)
         elif isinstance(request, PutRequest):
             self._put(request, deadline, done)
         elif isinstance(request, DeleteRequest):
@@ -124,9 +128,11 @@ class Executor:
             self._batch(request, deadline, done)
         elif isinstance(request, SliceRequest):
             layout = self._schemas.asked(request.table, request.version)
+            self._check_history(layout, request.as_of_us)
             self.spawn(self._paged(self._paging.slice(layout, request, deadline), done), done)
         else:
             layout = self._schemas.asked(request.table, request.version)
+            self._check_history(layout, request.as_of_us)
             self.spawn(self._paged(self._paging.scan(layout, request, deadline), done), done)
 
     # Writes
@@ -227,6 +233,16 @@ class Executor:
             text = f"{size} bytes for one partition in one request, at most {self._limit_bytes} go at a time"
             raise refusals.invalid(f"{text}; send less at a time")
         return size
+
+    def _check_history(self, layout: RowLayout, as_of_us: int) -> None:
+        """What is older than the table's history may be folded away on some replicas, and not on others."""
+        if not as_of_us:
+            return
+        kept_s = layout.table.options.history_s
+        ago_s = self._stamping.now_ms() / 1000 - as_of_us / 1_000_000
+        if as_of_us < 0 or ago_s > kept_s:
+            text = f"{layout.name} can be read as it was up to {kept_s} s ago (its option history_s), not {ago_s:.0f} s"
+            raise Refused(refusals.INVALID, text, refusals.numbers(history_s=kept_s, ago_s=int(ago_s)))
 
     # What takes its time
 

@@ -283,11 +283,11 @@ class TabletRead:
         if self._done is None or self._reconciling:
             return
         self._failures[raft_id] = failure
-        if self._ask_another():
-            return
         hopeful = {each for each in self._asked if each not in self._failures}
-        if not self._met(hopeful) or all(self._asked[each] for each in hopeful):
+        if not self._met({*hopeful, *self._spares(self._data)}):
             self._give_up()
+        elif not self._met(hopeful) or all(self._asked[each] for each in hopeful):
+            self._ask_another()
 
     def _ask_another(self) -> bool:
         """Ask one that was not asked yet, for data if nobody has sent any; whether there is one."""

@@ -21,6 +21,9 @@ class Stamping:
             return self.checked(given_us, now_ms), now_ms
         return self.clock.stamp(now_ms * 1000, after_us), now_ms
 
+    def now_ms(self) -> int:
+        return self._wall_ms()
+
     def checked(self, given_us: int, now_ms: int) -> int:
         """A client's own stamp. What this node stamps afterwards is later: it may have been caused by it."""
         self.clock.observe(given_us, now_ms * 1000)
