@@ -95,7 +95,7 @@ def reasons_to_repair(
         return names.get(raft_id, f"member {raft_id}")
 
     reasons = [
-        f"{name(raft_id)} has no hints of everything since {status.missed_since_ms} ms"
+        f"{name(raft_id)} has not kept hints of all that was missed"
         for raft_id, status in sorted(statuses.items())
         if status.missed_since_ms
     ]

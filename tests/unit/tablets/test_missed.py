@@ -72,7 +72,7 @@ def test_hints_are_enough_only_if_everybody_has_them_all() -> None:
     assert reasons_to_repair({1: Status(0), 2: Status(0)}, (), (), names) == []
     reasons = reasons_to_repair({1: Status(0, 700)}, (2,), (9,), names)
     assert reasons == [
-        "i1 has no hints of everything since 700 ms",
+        "i1 has not kept hints of all that was missed",
         "i2 can't be asked for its hints",
         "member 9 has left, and its hints with it",
     ]

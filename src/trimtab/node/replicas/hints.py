@@ -25,6 +25,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -417,17 +418,28 @@ class Hints:
                 self._drop_old(target, queue)
 
     def _drop_old(self, target: int, queue: _Queue) -> None:
-        old, limit_ms = 0, self._around.wall_ms() - self._bounds.life_ms
-        for key, value in self._read(target, queue):
+        """So many at a time: the loop has other things to do."""
+        if self._closed or self._queues.get(target) is not queue:
+            return
+        old: list[int] = []
+        limit_ms = self._around.wall_ms() - self._bounds.life_ms
+        for key, value in islice(self._read(target, queue), PUSH_WRITES):
             if (began_ms := _BEGAN.unpack_from(value)[0]) >= limit_ms:
                 break
-            self._miss(target, began_ms)
             self._remove(queue, key, value)
-            old += 1
-        self.dropped += old
+            old.append(began_ms)
+        self._drop(target, old)
         self._look_at_first(target, queue)
-        if old:
-            self._story(f"{old} hints for instance {target} got too old and were dropped; it will have to be repaired")
+        if len(old) == PUSH_WRITES:
+            self._loop.call_later(_FIRST_BACKOFF_S, self._drop_old, target, queue)
+
+    def _drop(self, target: int, began_ms: list[int]) -> None:
+        """These got too old: the mark has to do."""
+        if began_ms:
+            self.dropped += len(began_ms)
+            self._miss(target, min(began_ms))
+            text = f"{len(began_ms)} hints for instance {target} got too old and are dropped"
+            self._story(f"{text}; it will have to be repaired")
 
     async def _push_all(self, target: int, queue: _Queue) -> None:
         backoff_s = _FIRST_BACKOFF_S
@@ -479,6 +491,7 @@ class Hints:
 
     def _next_parcel(self, target: int, queue: _Queue) -> list[tuple[bytes, bytes, ReplicaWrite]]:
         parcel: list[tuple[bytes, bytes, ReplicaWrite]] = []
+        old: list[int] = []
         bytes_, limit_ms = 0, self._around.wall_ms() - self._bounds.life_ms
         # What goes without being sent is bounded too: reading it takes time.
         for looked, (key, value) in enumerate(self._read(target, queue)):
@@ -489,14 +502,14 @@ class Hints:
             if not self._around.has_table(write.table):
                 self._remove(queue, key, value)
             elif began_ms < limit_ms:
-                self._miss(target, began_ms)
                 self._remove(queue, key, value)
-                self.dropped += 1
+                old.append(began_ms)
             else:
                 parcel.append((key, value, write))
                 bytes_ += len(value)
             if looked + 1 >= PUSH_WRITES:
                 break
+        self._drop(target, old)
         self._look_at_first(target, queue)
         return parcel
 

@@ -150,7 +150,7 @@ def test_a_mark_is_repaired_and_cleared() -> None:
     async def story(it: Returning) -> None:
         it.marks[3] = (5, 1)
         await it.back()
-        assert it.repairs == ["i3 has no hints of everything since 777 ms"] and it.marks == {}
+        assert it.repairs == ["i3 has not kept hints of all that was missed"] and it.marks == {}
 
     play(story)
 
