@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trimtab.client.errors import ReadFailed as ReadFailed
     from trimtab.client.errors import SchemaError as SchemaError
     from trimtab.client.errors import Timeout as Timeout
+    from trimtab.client.errors import TooLarge as TooLarge
     from trimtab.client.errors import Unavailable as Unavailable
     from trimtab.client.errors import VersionMismatch as VersionMismatch
     from trimtab.client.errors import WriteFailed as WriteFailed
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _ERRORS = (
-    *("Error", "InvalidRequest", "NotFound", "Overloaded", "ReadFailed", "SchemaError", "Timeout", "Unavailable"),
-    *("VersionMismatch", "WriteFailed"),
+    *("Error", "InvalidRequest", "NotFound", "Overloaded", "ReadFailed", "SchemaError", "Timeout", "TooLarge"),
+    *("Unavailable", "VersionMismatch", "WriteFailed"),
 )
 _LAZY = {
     **dict.fromkeys(_ERRORS, "trimtab.client.errors"),

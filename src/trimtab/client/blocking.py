@@ -22,9 +22,10 @@ from trimtab.client.consistency import Consistency, addresses_of, checked_timeou
 from trimtab.client.contact import DEFAULT_TIMEOUT_S
 from trimtab.client.definitions import PrimaryKey, Replication
 from trimtab.client.dispatch import MAX_IN_FLIGHT, MAX_WAITING
+from trimtab.client.errors import TooLarge
 from trimtab.client.loop_thread import LoopThread, Waiter
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
-from trimtab.client.operations import RowWithMeta, Span
+from trimtab.client.operations import GetSome, RowWithMeta, Span
 from trimtab.client.paging import Pages
 from trimtab.client.plans import Row, TablePlan
 from trimtab.client.requests import PAGE_ROWS, Key, TableRequests, key_of, keys_of
@@ -198,10 +199,21 @@ class Table(TableRequests):
             waiters = [self._thread.start(ask) for ask in asks]
             rows: list[Any] = [None] * len(some)
             for ask, waiter in zip(asks, waiters, strict=True):
-                for place, row in zip(ask.places, waiter.wait(ask), strict=True):
-                    rows[place] = row
+                self._fill(rows, ask, waiter)
             found += rows
         return found
+
+    def _fill(self, rows: list[Any], ask: GetSome, waiter: Waiter) -> None:
+        try:
+            for place, row in zip(ask.places, waiter.wait(ask), strict=True):
+                rows[place] = row
+        except TooLarge:
+            halves = ask.halves()
+            if not halves:
+                raise
+            for half in halves:
+                half.prepare(self._session.known)
+                self._fill(rows, half, self._thread.start(half))
 
     # Rows in order
 

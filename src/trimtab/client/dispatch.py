@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trimtab.client.asks import Ask
-from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, Unavailable, VersionMismatch
+from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, TooLarge, Unavailable, VersionMismatch
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
 from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
@@ -183,7 +183,7 @@ class Dispatcher:
 
     def _judge(self, ask: Ask[Any], member: Member, error: NetError) -> None:
         if isinstance(error, FrameTooLarge):
-            self._end(ask, InvalidRequest(str(error)))
+            self._end(ask, TooLarge(str(error)))
         elif isinstance(error, RpcError):
             self._refused(ask, member, error)
         elif isinstance(error, NotConnected):
@@ -240,14 +240,15 @@ class Dispatcher:
             self._loop.call_later(pause_s, self._submit, ask)
 
     def _out_of_time(self, ask: Ask[Any], why: str) -> None:
-        tried = f"{ask.attempts} attempt{'s' if ask.attempts != 1 else ''} in {ask.timeout_s:g} s"
+        why = why.rstrip(".")
+        tried = f"{ask.attempts} attempt{'s' if ask.attempts != 1 else ''}, {ask.timeout_s:g} s at most"
         if ask.doubt:
-            self._end(ask, Timeout(f"no answer came to {tried}: {why.rstrip('.')}; {DOUBT}"))
+            self._end(ask, Timeout(f"no answer came ({tried}): {why}; {DOUBT}"))
         elif ask.attempts:
             kind = Unavailable if ask.writes else Timeout
-            self._end(ask, kind(f"no member carried it out ({tried}): {why.rstrip('.')}; nothing was done"))
+            self._end(ask, kind(f"no member carried it out ({tried}): {why}; nothing was done"))
         else:
-            self._end(ask, Overloaded(f"not sent within {ask.timeout_s:g} s: {why.rstrip('.')}; ask less at a time"))
+            self._end(ask, Overloaded(f"not sent within {ask.timeout_s:g} s: {why}; ask less at a time"))
 
     def _end(self, ask: Ask[Any], error: Error) -> None:
         if ask.doubt and isinstance(error, _NOT_DONE):

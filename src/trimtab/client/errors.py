@@ -52,6 +52,10 @@ class InvalidRequest(Error):
     """The request itself is wrong, and was not carried out: trying again changes nothing."""
 
 
+class TooLarge(InvalidRequest):
+    """What was asked for, or its answer, is more than one message may hold: ask for less at a time."""
+
+
 class SchemaError(InvalidRequest):
     """A change of the schema that makes no sense, or not as the schema is now."""
 

@@ -72,18 +72,19 @@ class RowBatches:
         first = holders[0] if holders else None
         group = (tuple(row), first.raft_id if first is not None else 0)
         batch = self._open.get(group)
+        size = sum([len(cell) for cell in cells if cell is not None])
+        full = None
+        if batch is not None and (len(batch.cells) >= MAX_ROWS or batch.bytes + size > MAX_BYTES):
+            full, batch = self._closed(batch), None
         if batch is None:
             batch = self._open[group] = _Open(self._make(), plan)
             batch.ask.prefer = first
         batch.ask.rows.append(row)
         batch.cells.append(cells)
         batch.keys.append(key)
-        batch.bytes += sum([len(cell) for cell in cells if cell is not None])
+        batch.bytes += size
         self._unfinished.add(key)
-        if len(batch.cells) < MAX_ROWS and batch.bytes < MAX_BYTES:
-            return None
-        del self._open[group]
-        return self._closed(batch)
+        return full
 
     def rest(self) -> list[PutSome]:
         batches, self._open = self._open, {}

@@ -168,6 +168,16 @@ class GetSome(Reading):
             GetRequest(table.id, table.version, cells, reading.ids, self.level, self.as_of_us, self.meta)
         )
 
+    def halves(self) -> list[GetSome]:
+        """The same as two requests, because the answer to one is too large; nothing if it is for one row."""
+        middle = len(self.keys) // 2
+        made = []
+        for part in (slice(None, middle), slice(middle, None)) if middle else ():
+            half = GetSome(self.name, self.columns, self.level, self.as_of_us, self.meta, self.timeout_s)
+            half.keys, half.places, half.prefer = self.keys[part], self.places[part], self.prefer
+            made.append(half)
+        return made
+
     def read(self, body: bytes) -> list[Any]:
         rows = self.rows(decoded(protocol.decode_rows, body))
         if len(rows) != len(self.keys):

@@ -16,8 +16,9 @@ from typing import Any, Literal, overload
 
 from trimtab.client.asks import Ask, Reply
 from trimtab.client.consistency import Consistency
+from trimtab.client.errors import TooLarge
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
-from trimtab.client.operations import RowWithMeta, Span
+from trimtab.client.operations import GetSome, RowWithMeta, Span
 from trimtab.client.paging import Pages
 from trimtab.client.plans import Row
 from trimtab.client.requests import PAGE_ROWS, Key, TableRequests, key_of, keys_of
@@ -194,8 +195,7 @@ class Table(TableRequests):
             rows: list[Any] = [None] * len(some)
             try:
                 for ask, reply in zip(asks, replies, strict=True):
-                    for place, row in zip(ask.places, await reply, strict=True):
-                        rows[place] = row
+                    await self._fill(rows, ask, reply)
             finally:
                 for reply in replies:
                     # Of several that fail one is raised; the others must not be called forgotten.
@@ -204,6 +204,18 @@ class Table(TableRequests):
                     reply.cancel()
             found += rows
         return found
+
+    async def _fill(self, rows: list[Any], ask: GetSome, reply: Reply[list[Any]]) -> None:
+        try:
+            for place, row in zip(ask.places, await reply, strict=True):
+                rows[place] = row
+        except TooLarge:
+            halves = ask.halves()
+            if not halves:
+                raise
+            for half in halves:
+                half.prepare(self._session.known)
+                await self._fill(rows, half, self._session.start(half))
 
     # Rows in order
 

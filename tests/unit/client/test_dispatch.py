@@ -18,6 +18,7 @@ from trimtab.client.errors import (
     Overloaded,
     ReadFailed,
     Timeout,
+    TooLarge,
     Unavailable,
     VersionMismatch,
     WriteFailed,
@@ -194,7 +195,7 @@ def test_a_write_with_a_timestamp_that_fails_after_a_doubtful_attempt_says_so() 
 
 
 def test_a_wrong_request_is_raised_at_once() -> None:
-    for code, kind in (("invalid", InvalidRequest), ("too_large", InvalidRequest)):
+    for code, kind in (("invalid", InvalidRequest), ("too_large", TooLarge)):
         cluster = users()
         cluster.script(protocol.GET, fails(code, "it makes no sense"))
         error = play(cluster, get)

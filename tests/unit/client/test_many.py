@@ -11,8 +11,9 @@ from tests.unit.client.playing import Stage, fake, play
 
 from trimtab.catalog import commands
 from trimtab.client.database import Database
-from trimtab.client.errors import InvalidRequest, NotFound, WriteFailed
-from trimtab.client.many import MAX_BATCHES, MAX_KEYS, MAX_ROWS
+from trimtab.client.errors import InvalidRequest, NotFound, TooLarge, WriteFailed
+from trimtab.client.many import MAX_BATCHES, MAX_BYTES, MAX_KEYS, MAX_ROWS
+from trimtab.net.server import Request
 from trimtab.rows import protocol
 from trimtab.rows.hashing import token_of_bytes
 from trimtab.tablets.ring import tablet_of
@@ -146,3 +147,31 @@ def test_wrong_keys_and_tables_are_named() -> None:
             await db.table("shop.nothing").put_many([{"id": 1}])
 
     assert play(users(), work) is None
+
+
+def test_rows_too_large_for_one_answer_come_in_several() -> None:
+    async def work(db: Database, _: Stage) -> Any:
+        table = db.table("shop.users")
+        rows = [{"id": each, "name": str(each) * 30_000} for each in range(100, 140)]
+        assert await table.put_many(rows) == 40
+        found = await table.get_many([{"id": row["id"]} for row in rows])
+        assert found == rows
+        with pytest.raises(TooLarge):
+            await table.get_many([{"id": 1}, {"id": 2}])
+
+    cluster = users()
+
+    def small(request: Request) -> None:
+        """As a member whose messages hold 256 KiB."""
+        asked = protocol.decode_get(request.body)
+        answer = cluster._rows_answer(1, asked)
+        if len(answer) > 256 << 10 or 1 in [int.from_bytes(key[0]) for key in asked.keys]:
+            request.fail("too_large", "send less at a time")
+        else:
+            request.reply(answer)
+
+    cluster.script(protocol.GET, *[small] * 1_000)
+    assert play(cluster, work) is None
+    assert all(
+        sum(len(cell or b"") for row in put.rows for cell in row) <= MAX_BYTES for put in cluster.of(protocol.PUT)
+    )
