@@ -14,8 +14,8 @@ to bring that back: no hint (refused), no late message (refused), no repair (eve
 or has forgotten all of it as well). So `through` may be stored without asking anybody for the hints it holds: those of
 a member that can't be asked are refused like all others.
 
-A table may say that deletions are kept for less than that (`gc_grace_s`). It has no effect on deletions that no round
-has covered; where a tablet has one replica there are no rounds, and the same distance is kept (`forgettable_before`).
+A table may say that deletions are kept for less than that (`gc_grace_s`); that has no effect on deletions that no round
+has covered. A tablet with one replica has rounds too, which compare nothing and keep the same distance.
 
 Pages of a repair carry rows of any age. They don't outlive a round either: a page that was asked for longer ago than a
 hint lives is thrown away (see `trimtab.node.replicas.repair`).
@@ -69,14 +69,6 @@ def refusal_of_age(written_ms: int, now_ms: int, hint_life_ms: int, max_skew_ms:
 def repaired_through(start_ms: int, hint_life_ms: int, max_skew_ms: int) -> int:
     """What a round of repair that began at `start_ms` promises: every replica has what began before this time."""
     return max(start_ms - hint_life_ms - 2 * max_skew_ms, 0)
-
-
-def forgettable_before(
-    now_ms: int, gc_grace_ms: int, through_ms: int | None, hint_life_ms: int, max_skew_ms: int
-) -> int:
-    """Deletions that began before this time may be forgotten. `through_ms` None: the tablet has one replica."""
-    through = repaired_through(now_ms, hint_life_ms, max_skew_ms) if through_ms is None else through_ms
-    return max(min(now_ms - gc_grace_ms, through), 0)
 
 
 # Catching up

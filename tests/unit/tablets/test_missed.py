@@ -13,7 +13,6 @@ from trimtab.tablets.missed import (
     Status,
     compare,
     cut_range,
-    forgettable_before,
     key_of_token,
     reasons_to_repair,
     refusal_of_age,
@@ -48,18 +47,6 @@ def test_a_write_is_taken_while_its_hint_may_live_and_not_from_the_future() -> N
     assert refusal_of_age(100_000, 110_501, LIFE, SKEW) is not None
     assert refusal_of_age(100_000, 99_500, LIFE, SKEW) is None
     assert "future" in (refusal_of_age(100_000, 99_000, LIFE, SKEW) or "")
-
-
-@given(now_ms=times, grace_ms=times, through_ms=st.none() | times)
-def test_no_deletion_is_forgotten_that_a_late_write_could_need(
-    now_ms: int, grace_ms: int, through_ms: int | None
-) -> None:
-    before = forgettable_before(now_ms, grace_ms, through_ms, LIFE, SKEW)
-    assert before <= max(now_ms - grace_ms, 0)
-    if through_ms is None:
-        assert before <= max(now_ms - LIFE - 2 * SKEW, 0), "with one replica the same distance is kept"
-    else:
-        assert before <= through_ms
 
 
 def test_a_mark_grows_backwards_and_changes_its_number() -> None:

@@ -13,10 +13,11 @@ hints to others (see `hints`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.figures import Sample
 from trimtab.node.replicas.catching_up import FAILURES, CatchingUp
 from trimtab.node.replicas.held import HeldReplica
 from trimtab.node.replicas.hints import PREFIX, HintBounds, Hints
@@ -108,6 +109,7 @@ class MissedWrites:
             defect=fatal,
         )
         shelf.on_rebuild = lambda _replica: self.rebuilding.wake()
+        instance.samplers.append(self.figures)
 
     # Life
 
@@ -159,6 +161,21 @@ class MissedWrites:
             **self.rounds.methods(),
         }
         return {name: self._for_members(method) for name, method in methods.items()}
+
+    def figures(self) -> Iterator[Sample]:
+        hints, taken, rounds = self.hints, self.repair.taken, self.rounds
+        yield Sample("hints", "Writes that are kept for others who missed them.", hints.held_count)
+        yield Sample("hint_bytes", "Their bytes.", hints.held_bytes)
+        yield Sample("hints_added", "Hints that were made.", hints.added, counter=True)
+        yield Sample("hints_pushed", "Hints that reached their target.", hints.pushed, counter=True)
+        yield Sample("hints_dropped", "Hints that were too many or too old.", hints.dropped, counter=True)
+        yield Sample("missed_marks", "Others that missed more than there are hints of.", len(hints.marked()))
+        yield Sample("repairs", "Comparisons of a replica with another one.", taken.comparisons, counter=True)
+        yield Sample("repaired_pairs", "Pairs that replicas took from others.", taken.pairs, counter=True)
+        yield Sample("repaired_bytes", "Their bytes.", taken.bytes, counter=True)
+        yield Sample("repair_rounds", "Rounds of repair of a tablet that were completed.", rounds.done, counter=True)
+        yield Sample("repair_rounds_failed", "Rounds that were not.", rounds.failed, counter=True)
+        yield Sample("replicas_rebuilt", "Replicas that were filled again.", self.rebuilding.rebuilt, counter=True)
 
     # What others ask
 
