@@ -31,7 +31,7 @@ class RedisServer:
 
     def start(self) -> None:
         data = self._folder / "redis"
-        data.mkdir()
+        data.mkdir(exist_ok=True)
         (self._port,) = processes.free_ports(1)
         command = [str(self._peers.binary(REDIS)), "--bind", "127.0.0.1", "--port", str(self._port)]
         command += ["--dir", str(data), "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
