@@ -420,6 +420,40 @@ def test_bad_requests_are_refused_with_what_is_wrong() -> None:
         assert rows.get(a, 1) is None
 
 
+def test_a_large_put_is_taken_apart_by_tablet_and_a_partition_that_is_too_large_for_one_message_is_refused() -> None:
+    with shop() as rows:
+        a, b, _ = rows.machines
+        body = b"x" * 1_000
+        cells: list[list[bytes | None]] = [[big(id), body] for id in range(900)]
+        rows.write(a, PutRequest(rows.users.id, rows.users.version, [1, 2], cells))
+        found = rows.get_many(b, list(range(0, 900, 3)))
+        assert all(row == [body] for row in found.rows)
+        scan = ScanRequest(rows.users.id, rows.users.version, [1])
+        assert len(rows.pages(b, scan)) == 900
+        cells = [[big(7), big(at), body] for at in range(900)]
+        request = PutRequest(rows.events.id, rows.events.version, [1, 2, 3], cells)
+        assert rows.refusal(rows.write, a, request)[0] == "invalid"
+        assert rows.whats(b, 7) == []
+
+
+def test_a_machine_that_stands_still_delays_no_quorum_for_long() -> None:
+    with shop() as rows:
+        a, b, c = rows.machines
+        still = next(each for each in (b, c) if each is not leader(rows.cluster))
+        for id in range(5):
+            rows.put(a, id, f"n{id}")
+        still.process.pause()
+        began = rows.cluster.world.now
+        for id in range(5):
+            assert rows.get(a, id) == f"n{id}"
+            rows.put(a, id, f"m{id}")
+        assert rows.cluster.world.now - began < 1.5
+        still.process.resume()
+        rows.cluster.settle()
+        for id in range(5):
+            assert rows.get(still, id) == f"m{id}"
+
+
 def test_many_writers_at_once_all_find_their_rows_again() -> None:
     with shop() as rows:
 

@@ -164,9 +164,9 @@ class ReplicaDoor:
             request.reply(protocol.encode(ReplicaWritten([])))
             return
         deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
-        parcel = _Parcel(request, len(message.writes))
+        parcel = _Parcel(request, len(message.writes), partial(self._serving.release_write, message.topology))
         for position, write in enumerate(message.writes):
-            finished = partial(self._acknowledge, message.topology, partial(parcel.one_done, position))
+            finished = partial(parcel.stored, position)
             failure = self._judge(write)
             if failure is not None:
                 parcel.one_done(position, failure)
@@ -347,20 +347,30 @@ class ReplicaDoor:
 
 
 class _Parcel:
-    """The results of a message, as they come."""
+    """The results of a message, as they come. `release` judges when the answer leaves."""
 
-    __slots__ = ("_left", "_request", "_results")
+    __slots__ = ("_left", "_release", "_request", "_results")
 
-    def __init__(self, request: Request, count: int) -> None:
+    def __init__(self, request: Request, count: int, release: Callable[[], None]) -> None:
         self._request = request
+        self._release = release
         self._left = count
         self._results: list[Failed | None] = [None] * count
+
+    def stored(self, position: int, error: BaseException | None) -> None:
+        self.one_done(position, None if error is None else failure_of(error))
 
     def one_done(self, position: int, failure: Failed | None) -> None:
         self._results[position] = failure
         self._left -= 1
-        if not self._left:
-            self._request.reply(protocol.encode(ReplicaWritten(self._results)))
+        if self._left:
+            return
+        try:
+            self._release()
+        except Refused as refused:
+            self._request.fail(refused.code, refused.text)
+            return
+        self._request.reply(protocol.encode(ReplicaWritten(self._results)))
 
 
 def failure_of(error: BaseException) -> Failed:
