@@ -189,7 +189,7 @@ class Node:
         async with AsyncExitStack() as resources:
             await instance.start()
             resources.push_async_callback(instance.stop)
-            watch = LoopWatch(self._log.warning)
+            watch = LoopWatch(instance.complaints.add)
             watch.start()
             resources.callback(watch.stop)
             instance.samplers.append(watch.figures)
