@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from trimtab.client.blocking import Table as Table
     from trimtab.client.blocking import connect as connect
     from trimtab.client.consistency import Consistency as Consistency
+    from trimtab.client.elements import Add as Add
+    from trimtab.client.elements import Prepend as Prepend
+    from trimtab.client.elements import Remove as Remove
     from trimtab.client.errors import Error as Error
     from trimtab.client.errors import InvalidRequest as InvalidRequest
     from trimtab.client.errors import NotFound as NotFound
@@ -43,6 +46,7 @@ _ERRORS = (
 _LAZY = {
     **dict.fromkeys(_ERRORS, "trimtab.client.errors"),
     **dict.fromkeys(("Batch", "Database", "Table", "connect"), "trimtab.client.blocking"),
+    **dict.fromkeys(("Add", "Prepend", "Remove"), "trimtab.client.elements"),
     "Consistency": "trimtab.client.consistency",
     "Duration": "trimtab.catalog.values",
     "Row": "trimtab.client.plans",

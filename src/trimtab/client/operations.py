@@ -343,7 +343,7 @@ class Put(Writing):
         plan = known.plan(self.name)
         row = self.row
         writing = plan.writing(row)
-        cells = plan.cells(writing, row)
+        cells, ways = plan.changing_cells(writing, row)
         table = plan.table
         self.table = table.id
         partition: Any = [cells[at] for at in writing.partition]
@@ -359,6 +359,7 @@ class Put(Writing):
                 self.stamps.latest_us,
                 self.ttl_s,
                 self.update,
+                ways,
             )
         )
 
@@ -485,10 +486,12 @@ class BatchedPut:
     def request(self, known: Known) -> tuple[PutRequest, int]:
         plan = known.plan(self.name)
         writing = plan.writing(self.row)
-        cells = plan.cells(writing, self.row)
+        cells, ways = plan.changing_cells(writing, self.row)
         partition: Any = [cells[at] for at in writing.partition]
         table = plan.table
-        made = PutRequest(table.id, table.version, writing.ids, [cells], ttl_s=self.ttl_s, update=self.update)
+        made = PutRequest(
+            table.id, table.version, writing.ids, [cells], ttl_s=self.ttl_s, update=self.update, ways=ways
+        )
         return made, plan.token(partition)
 
 

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from trimtab.catalog.cql_type import Kind, Type
 from trimtab.catalog.schema import Column, ColumnKind, Table, UserType
 from trimtab.catalog.types import parse
+from trimtab.client.elements import ElementChange, HasChanges, element_cells
 from trimtab.client.errors import InvalidRequest, NotFound
 from trimtab.rows.hashing import token_of_bytes
-from trimtab.rows.protocol import Cell, CellMeta
+from trimtab.rows.protocol import Cell, CellMeta, Way
 
 Row = dict[str, Any]
 Serialize = Callable[[Any], bytes]
@@ -119,11 +120,24 @@ class TablePlan:
                 for serialize, value in zip(plan.serializers, row.values(), strict=True)
             ]
         except Exception as error:
+            if any(isinstance(value, ElementChange) for value in row.values()):
+                raise HasChanges(f"{self.name}: elements are changed row by row: with update or put") from None
             raise self._wrong_value(row, error) from error
         for at in plan.key:
             if cells[at] is None:
                 raise self._null_key(tuple(row)[at])
         return cells
+
+    def changing_cells(self, plan: WritePlan, row: Mapping[str, Any]) -> tuple[list[Cell], list[Way]]:
+        """The cells of a row, and how each is written: some of them only change elements of a collection."""
+        try:
+            return self.cells(plan, row), []
+        except HasChanges:
+            cells, ways = element_cells(self.name, self.types, row)
+        for at in plan.key:
+            if cells[at] is None:
+                raise self._null_key(tuple(row)[at])
+        return cells, ways
 
     # Keys
 

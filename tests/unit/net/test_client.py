@@ -46,6 +46,46 @@ def test_many_calls_in_flight_get_their_own_answers_in_any_order(play: Play) -> 
     play(story)
 
 
+class Told:
+    """Who asks without a future."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes | str] = []
+
+    def done(self) -> bool:
+        return bool(self.heard)
+
+    def set_result(self, result: bytes) -> None:
+        self.heard.append(result)
+
+    def set_exception(self, exception: NetError) -> None:
+        self.heard.append(type(exception).__name__)
+
+
+def test_whoever_asks_without_a_future_is_told_once_whatever_happens(play: Play) -> None:
+    async def story() -> None:
+        answered, refused, late, lost = Told(), Told(), Told(), Told()
+        handlers = {"echo": echo, "no": lambda request: request.fail("no", "no"), "hold": lambda request: None}
+        async with serving(handlers) as served, calling(served.port) as caller:
+            channel = caller.channel
+            channel.ask("echo", b"x", WAIT_S, answered)
+            channel.ask("no", b"x", WAIT_S, refused)
+            channel.ask("hold", b"x", 0.05, late)
+            channel.ask("hold", b"x", WAIT_S, lost)
+            await until(late.done)
+            channel.close()
+            with pytest.raises(NotConnected):
+                channel.ask("echo", b"x", WAIT_S, Told())
+        assert [each.heard for each in (answered, refused, late, lost)] == [
+            [b"x"],
+            ["RpcError"],
+            ["DeadlineExceeded"],
+            ["ConnectionLost"],
+        ]
+
+    play(story)
+
+
 def test_all_frames_of_a_loop_turn_leave_in_one_write_on_both_sides(play: Play) -> None:
     async def story() -> None:
         held: list[Request] = []
