@@ -15,6 +15,10 @@ and each order waits for it a while. If it can't go on it says why (`progress`),
 An instance that is Online may be marked too: by a coordinator that ended uncleanly, or was kept from reaching it for
 longer than hints last. It is told (`catchup.missed`), and does the same at its leisure.
 
+One that ended uncleanly may itself lack what it had coordinated (`lost_own`): the others had synced and acknowledged a
+write when its own log had not, and nobody keeps a hint for it. A quorum has the write, so this does not keep it from
+serving; when it has caught up it is repaired, at its leisure too.
+
 Who is gone, and was so already when this instance had last caught up (`known_gone`, by the incarnation of its last
 life), has coordinated nothing since, and is neither asked nor missed.
 
@@ -110,6 +114,7 @@ class CatchingUp:
         self._done_climb = -1
         self._progress = "it has not begun"
         self._closed = False
+        self.lost_own = False
         self.repairs = 0  # how often hints were not enough
 
     @property
@@ -171,6 +176,8 @@ class CatchingUp:
             return
         self._done_climb = self._task_climb
         self._waits.look()
+        if self.lost_own:
+            self.missed()
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         self._background = None
@@ -186,11 +193,14 @@ class CatchingUp:
             names = self._ground.others()
             statuses, silent = await self._ask_all(names.keys() - (gone.keys() - unknown))
             reasons = reasons_to_repair(statuses, silent, unknown - names.keys(), names)
+            self.repairs += bool(reasons)
+            if gentle and self.lost_own:
+                reasons = [*reasons, "this instance ended before it had written all that it had sent to others"]
             if reasons:
-                self.repairs += 1
                 why = "; ".join(reasons)
                 self._story(f"hints are not enough, so replicas are repaired: {why}")
                 await self._ground.repair_all(why, gentle=gentle)
+                self.lost_own = False
                 self._story("all replicas are repaired")
             if await self._clear(statuses):
                 self._hints.note_gone(gone)

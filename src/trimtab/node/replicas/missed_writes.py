@@ -114,7 +114,8 @@ class MissedWrites:
     # Life
 
     def start(self) -> None:
-        self.hints.open(raft_id for raft_id in self._view.members() if raft_id != self._own)
+        others = [raft_id for raft_id in self._view.members() if raft_id != self._own]
+        self.catching_up.lost_own = self.hints.open(others)
         self.hints.start()
         self.rebuilding.start()
         self.rounds.start()
@@ -137,7 +138,8 @@ class MissedWrites:
         self.stop()
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self.hints.close(clean=not len(self._control.open_requests))
+                owes = len(self._control.open_requests) or self.catching_up.lost_own
+                await self.hints.close(clean=not owes)
         except (TimeoutError, StorageError) as error:
             self._instance.story(f"it could not be written down that this instance owes nobody anything: {error!r}")
 

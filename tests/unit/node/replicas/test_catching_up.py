@@ -247,3 +247,29 @@ def test_one_that_serves_and_is_told_of_a_mark_looks_into_it_at_its_leisure() ->
         assert len(it.repairs) == 1 and it.marks == {} and it.catching_up.caught_up
 
     play(story)
+
+
+def test_one_that_ended_uncleanly_serves_and_then_fetches_what_it_had_coordinated_and_not_written_itself() -> None:
+    async def story(it: Returning) -> None:
+        it.catching_up.lost_own = True
+        it.may_repair.clear()
+        assert await it.back() < 0.02, "a quorum has it: nobody is kept waiting"
+        await asyncio.sleep(1)
+        assert it.catching_up.lost_own, "not before it is repaired"
+        it.may_repair.set()
+        await asyncio.sleep(1)
+        assert it.repairs == ["this instance ended before it had written all that it had sent to others"]
+        assert not it.catching_up.lost_own
+
+    play(story)
+
+
+def test_a_repair_for_another_reason_brings_back_what_it_had_coordinated_too() -> None:
+    async def story(it: Returning) -> None:
+        it.catching_up.lost_own = True
+        it.marks[2] = (1, 7)
+        await it.back()
+        await asyncio.sleep(1)
+        assert len(it.repairs) == 1 and not it.catching_up.lost_own
+
+    play(story)
