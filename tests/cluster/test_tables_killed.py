@@ -1,0 +1,128 @@
+"""Rows of three instances, RF 3, QUORUM: killed -9 one after another while clients write and read.
+
+TRIMTAB_TEST_WRITES=100000 makes of the sample what the promise says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trimtab
+from tests.cluster.instances import Instances
+from tests.cluster.replica_reads import replicas_of
+from tests.cluster.rows_load import FACTS, REGISTERS, History, Load, create_tables
+from tests.cluster.synced_lengths import SyncedLengths
+from tests.cluster.watching import run
+from tests.conftest import Processes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+OUTCOMES = int(os.environ.get("TRIMTAB_TEST_WRITES", "6000"))
+
+
+async def start(three: Instances, env: dict[int, dict[str, str]] | None = None) -> trimtab.Database:
+    for number in (1, 2, 3):
+        three.start(number, env=(env or {}).get(number))
+    await three.online()
+    db = trimtab.connect(",".join(three.listen.values()))
+    create_tables(db)
+    return db
+
+
+async def come_back(three: Instances, number: int, env: dict[str, str] | None = None) -> None:
+    three.start(number, env=env)
+    await three.online(number)
+
+
+def at_quorum(db: trimtab.Database) -> tuple[dict[int, Any], dict[int, Any]]:
+    facts = {row["id"]: row["value"] for row in db.table(FACTS, consistency="QUORUM").scan()}
+    registers = {row["id"]: row["n"] for row in db.table(REGISTERS, consistency="QUORUM").scan()}
+    return facts, registers
+
+
+async def nothing_is_lost(three: Instances, db: trimtab.Database, history: History) -> None:
+    """Every acknowledged write is there at QUORUM, and, when hints have arrived, on each replica by itself."""
+    print(f"\n{history}")
+    history.check()
+    facts, registers = at_quorum(db)
+    assert not history.lost(facts, registers)
+    for number in three.running:
+        await three.wait_for(lambda number=number: holds_all(three, number, history), f"i{number} holds everything")
+
+
+async def holds_all(three: Instances, number: int, history: History) -> bool:
+    async with replicas_of(three, number) as replicas:
+        facts, registers = await replicas.rows(FACTS), await replicas.rows(REGISTERS)
+    lost = history.lost(
+        {key: row["value"] for key, row in facts.items()}, {key: row["n"] for key, row in registers.items()}
+    )
+    if lost:
+        print(f"i{number} lacks {len(lost)}: {lost[:3]}")
+    return not lost
+
+
+def test_instances_killed_one_after_another_lose_no_acknowledged_write_and_answer_nothing_stale(
+    three: Instances, processes: Processes, tmp_path: Path
+) -> None:
+    async def tell() -> None:
+        db = await start(three)
+        load = Load(processes, tmp_path / "load", list(three.listen.values()))
+        for number in (1, 2, 3):
+            load.await_more(OUTCOMES // 6)
+            three.kill(number)
+            load.await_more(OUTCOMES // 6)
+            await come_back(three, number)
+        history = load.stop()
+        assert len(history.acknowledged) > OUTCOMES // 3
+        await nothing_is_lost(three, db, history)
+        db.close()
+
+    run(tell())
+
+
+def test_an_instance_that_loses_its_unsynced_tail_loses_no_acknowledged_write(
+    three: Instances, processes: Processes, tmp_path: Path
+) -> None:
+    """A loss of power at one of them, again and again: of its newest log only what was synced is certain."""
+    lengths = SyncedLengths(tmp_path / "lengths")
+    rng = random.Random(4)
+
+    async def tell() -> None:
+        db = await start(three, {2: lengths.env})
+        load = Load(processes, tmp_path / "load", list(three.listen.values()))
+        cut = 0
+        for share in (1.0, rng.random(), rng.random()):
+            load.await_more(OUTCOMES // 6)
+            three.kill(2)
+            cut += lengths.cut_tail(three.data_dir(2) / "log", share)
+            load.await_more(OUTCOMES // 12)
+            await come_back(three, 2, lengths.env)
+        history = load.stop()
+        print(f"\n{cut} bytes were cut off")
+        assert cut > 0
+        await nothing_is_lost(three, db, history)
+        db.close()
+
+    run(tell())
+
+
+def test_a_cluster_killed_as_a_whole_comes_back_with_every_acknowledged_write(
+    three: Instances, processes: Processes, tmp_path: Path
+) -> None:
+    async def tell() -> None:
+        db = await start(three)
+        load = Load(processes, tmp_path / "load", list(three.listen.values()))
+        load.await_more(OUTCOMES // 3)
+        three.kill(1, 2, 3)
+        three.start(1, 2, 3)
+        await three.online()
+        load.await_more(OUTCOMES // 6)
+        await nothing_is_lost(three, db, load.stop())
+        db.close()
+
+    run(tell())
