@@ -92,6 +92,14 @@ def run(
     message_limit_kb: Annotated[
         int, typer.Option("--message-limit-kb", min=1024, help="The largest message between members.")
     ] = _LIMITS.frame_bytes >> 10,
+    hint_limit_kb: Annotated[
+        int,
+        typer.Option(
+            "--hint-limit-kb",
+            min=1,
+            help="Writes kept for each instance that is away; if it misses more, it is repaired when it returns.",
+        ),
+    ] = _LIMITS.hint_bytes >> 10,
     tick_ms: Annotated[
         int, typer.Option("--tick-ms", min=10, help="Raft's heartbeat; an election waits 10 to 20 of them.")
     ] = _TIMING.tick_ms,
@@ -119,7 +127,11 @@ def run(
                 lease_heartbeat_ms=lease_ms // _HEARTBEATS_PER_LEASE,
                 offline_after_ms=offline_after_ms,
             ),
-            limits=Limits(disk_reserve_bytes=disk_reserve_mb << 20, frame_bytes=message_limit_kb << 10),
+            limits=Limits(
+                disk_reserve_bytes=disk_reserve_mb << 20,
+                frame_bytes=message_limit_kb << 10,
+                hint_bytes=hint_limit_kb << 10,
+            ),
             failure_domain=_failure_domain(failure_domain or ()),
             replace=replace,
             http=_http_address(http, listen),

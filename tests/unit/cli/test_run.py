@@ -56,11 +56,12 @@ def test_every_option_reaches_the_settings(start: Callable[..., Started]) -> Non
         *("--listen", "[::1]:4000", "--peer", "a:1", "--peer", "b:2", "--cluster-id", "shop"),
         *("--failure-domain", "rack=r1", "--failure-domain", "Host=h1", "--replace", "i9", "--http", "127.0.0.1:80"),
         *("--log-level", "debug", "--log-format", "json", "--disk-reserve-mb", "1", "--message-limit-kb", "2048"),
-        *("--tick-ms", "50", "--lease-ms", "1200", "--offline-after-ms", "9000"),
+        *("--tick-ms", "50", "--lease-ms", "1200", "--offline-after-ms", "9000", "--hint-limit-kb", "3"),
     )
     assert settings.peers == ("a:1", "b:2") and settings.cluster_id == "shop" and settings.replace == "i9"
     assert settings.failure_domain == {"rack": "r1", "Host": "h1"} and settings.http == "127.0.0.1:80"
     assert settings.limits.disk_reserve_bytes == 1 << 20 and settings.limits.frame_bytes == 2 << 20
+    assert settings.limits.hint_bytes == 3 << 10
     timing = settings.timing
     assert (timing.tick_ms, timing.lease_ms, timing.lease_heartbeat_ms) == (50, 1200, 200)
     assert timing.offline_after_ms == 9000
