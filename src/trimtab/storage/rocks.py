@@ -185,10 +185,10 @@ class RocksDisk:
         self.off_loop.start(work, done)
 
     def close(self) -> None:
-        """Close every store and end the threads."""
+        """End the threads and close every store, those too that a thread has just opened."""
+        self.off_loop.close()
         for store in list(self._open.values()):
             store.close()
-        self.off_loop.close()
 
     # What stores ask of their disk.
 

@@ -41,8 +41,12 @@ class RocksOptions:
 
     def build_small(self, cache: rocksdict.Cache, memory: rocksdict.WriteBufferManager) -> rocksdict.Options:
         options = self._base(self.small_write_buffer_bytes)
-        options.set_max_write_buffer_number(2)
+        # RocksDB would hold a writer, and with it the loop, when it falls behind. Writers are refused before (see
+        # `node.replicas.flushing`), so there is room for what may come until then.
+        options.set_max_write_buffer_number(6)
         options.set_level_zero_file_num_compaction_trigger(4)
+        options.set_level_zero_slowdown_writes_trigger(64)
+        options.set_level_zero_stop_writes_trigger(256)
         options.set_arena_block_size(self.arena_bytes)
         options.set_write_buffer_manager(memory)
         options.set_max_open_files(self.small_open_files)
@@ -71,4 +75,6 @@ class RocksOptions:
         options.set_stats_dump_period_sec(0)
         options.set_stats_persist_period_sec(0)
         options.set_enable_write_thread_adaptive_yield(False)
+        # A large table is written out bit by bit; all at once at its end, a sync of the log would wait for it.
+        options.set_bytes_per_sync(1 << 20)
         return options

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from trimtab.node.answering import Refused
 from trimtab.node.replicas.replica import Replica
 from trimtab.storage.mutation_log import LogBusy, MutationLog
 from trimtab.storage.port import Corrupt, DiskFull
@@ -123,8 +124,9 @@ class Flushing:
     def _flushed(self, error: BaseException | None) -> None:
         if self._closed:
             return
-        if error is not None and not isinstance(error, DiskFull | Corrupt):
-            # A full disk and damage have been told to the shelf; anything else is a device that fails.
+        if error is not None and not isinstance(error, DiskFull | Corrupt | Refused):
+            # A full disk and damage have been told to the shelf, and one that was closed meanwhile is gone; anything
+            # else is a device that fails.
             self._fatal(error)
             return
         self._cut()

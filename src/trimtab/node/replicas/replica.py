@@ -173,6 +173,7 @@ class Replica:
         self._call_soon = call_soon
         self._held: list[Mutation] | None = None
         self._flush_waiting: list[SyncDone] = []
+        self._flush_told: list[SyncDone] = []  # of the flush that is under way
 
     @property
     def state(self) -> ReplicaState:
@@ -407,13 +408,19 @@ class Replica:
 
     def flush(self, done: SyncDone) -> None:
         """Bring what is in memory now into files, off the loop. One at a time; who comes meanwhile gets the next."""
-        if self.flushing:
-            self._flush_waiting.append(done)
-            return
+        self._flush_waiting.append(done)
+        if not self.flushing:
+            self._start_flush()
+
+    def _start_flush(self) -> None:
+        waiting, self._flush_waiting = self._flush_waiting, []
+        self._flush_told = waiting
         position, size, since = self.position, self.unflushed_bytes, self._around.now()
         self.flushing = True
 
         def flushed(error: BaseException | None) -> None:
+            if self.closed:
+                return
             self.flushing = False
             if error is None:
                 self.flushed_position = max(self.flushed_position, position)
@@ -424,10 +431,10 @@ class Replica:
                 self._around.full(self)
             elif isinstance(error, Corrupt):
                 self._around.damaged(self, error)
-            done(error)
-            waiting, self._flush_waiting = self._flush_waiting, []
-            if waiting and not self.closed:
-                self.flush(partial(_tell_all, waiting))
+            for done in waiting:
+                done(error)
+            if self._flush_waiting and not self.flushing and not self.closed:
+                self._start_flush()
 
         self.store.start_flush(flushed)
 
@@ -445,11 +452,10 @@ class Replica:
         held, self._held = self._held, None
         if held:
             self.apply(held)
+        # A closed store calls nobody back.
+        flushing = (*self._flush_told, *self._flush_waiting) if self.flushing else self._flush_waiting
+        for done in flushing:
+            self._call_soon(partial(done, self._gone()))
 
     def _gone(self) -> Refused:
         return Refused("not_ready", f"the replica of {self.title} was closed; try again")
-
-
-def _tell_all(waiting: list[SyncDone], error: BaseException | None) -> None:
-    for done in waiting:
-        done(error)

@@ -295,7 +295,7 @@ class Shelf:
         return None
 
     async def _open(self, name: Name) -> Replica:
-        store = await off_loop(self._disk, partial(_open_store, self._disk, name.path))
+        store = await off_loop(self._disk, partial(_open_store, self._disk, name.path), unwanted=_close_store)
         try:
             meta = read_meta(store, name.path)
             if meta is not None and (meta.table, meta.tablet, meta.generation) != _parts(name):
@@ -481,6 +481,10 @@ def _parts(name: Name) -> tuple[int, int, int]:
 
 def _open_store(disk: Disk, path: str) -> Store:
     return disk.open(path, wal=False, small=True)
+
+
+def _close_store(store: Store) -> None:
+    store.close()
 
 
 def _put_aside(disk: Disk, path: str, aside: str) -> None:

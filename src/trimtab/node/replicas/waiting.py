@@ -12,12 +12,14 @@ from trimtab.storage.port import Disk, Store
 T = TypeVar("T")
 
 
-async def off_loop(disk: Disk, work: Callable[[], T]) -> T:
-    """The result of blocking work, done beside the loop."""
+async def off_loop(disk: Disk, work: Callable[[], T], unwanted: Callable[[T], None] | None = None) -> T:
+    """The result of blocking work, done beside the loop. `unwanted` gets it if nobody waits any more."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:
         if future.cancelled():
+            if result is not None and unwanted is not None:
+                unwanted(result)
             return
         if error is not None:
             future.set_exception(error)
