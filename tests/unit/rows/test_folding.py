@@ -59,6 +59,15 @@ def test_versions_of_the_history_are_kept_apart_until_there_are_too_many() -> No
     assert [keys.stamp_of(key) for key in store.pairs] == [23]
 
 
+def test_what_a_deletion_of_the_history_covers_is_kept_for_reads_as_of_a_time_before_it() -> None:
+    store = Store().rows(1, 2).delete(1, stamp=50).delete(1, stamp=20, start=Bound([int_(1)]))
+    fold(store, FoldRule(NOW_MS + 1, history_from_us=40))
+    fold(store, FoldRule(NOW_MS + 1, history_from_us=40))
+    found = store.read(whole(1), as_of_us=45)
+    assert rows_of(WIDE, found.pairs, [V0], NOW_S).cells == [[int_(0)]]
+    assert store.read(whole(1)).live == 0
+
+
 def test_a_row_in_an_older_layout_is_rewritten_in_the_newest() -> None:
     before = table(["bigint"], [], ["int"])
     store = Store(RowLayout(before)).put([1, 2], [bigint(1), int_(5)])

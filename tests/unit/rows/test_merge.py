@@ -125,6 +125,13 @@ def test_versions_with_cells_that_a_deletion_covers_are_told_from_others() -> No
     assert not covered(layout, versions, 3)
 
 
+def test_a_single_version_of_cells_that_differ_is_not_canonical_under_a_deletion_of_some() -> None:
+    layout = two_columns()
+    mixed = canonical(layout, put(layout, {2: int_(1)}, 9, update=True) + put(layout, {3: int_(2)}, 4, update=True))
+    assert canonical(layout, mixed, 5) == put(layout, {2: int_(1)}, 9, update=True)
+    assert canonical(layout, mixed, 3) == mixed
+
+
 def test_a_value_that_is_not_what_its_key_was_made_for_is_refused() -> None:
     layout = two_columns()
     key, value = put(layout, {2: int_(1)}, 9)

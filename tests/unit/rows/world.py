@@ -25,8 +25,8 @@ from trimtab.rows.protocol import Bound, DeleteRequest, PutRequest, RangeRead, R
 from trimtab.rows.reading import NO_LIMITS, Limits, Reading, merge_answers, read_range, rows_of, scan_of
 
 START_MS = 1_700_000_000_000
-WINDOW_MS = 20_000  # stamps lie between now and so long ago
-HISTORY_MS = 40_000
+WINDOW_MS = 5_000  # stamps lie between now and so long ago
+HISTORY_MS = 12_000
 TINY = Limits(answer_bytes=200, scanned_bytes=600, scanned_pairs=5)
 
 
@@ -66,7 +66,7 @@ class World:
 
     def stamp(self) -> int:
         """Often the same for several writes."""
-        return (self.now_ms - self.rng.choice([0, 0, 0, 1000, 2000, 5000, WINDOW_MS])) * 1000
+        return (self.now_ms - self.rng.choice([0, 0, 0, 1000, 2000, WINDOW_MS])) * 1000
 
     def ttl(self) -> int:
         return self.rng.choice([0, 0, 0, 1, 5, 30])
@@ -205,7 +205,7 @@ class World:
     # What happens meanwhile
 
     def pass_time(self) -> None:
-        self.now_ms += self.rng.choice([1, 500, 1000, 3000, 10_000, 60_000])
+        self.now_ms += self.rng.choice([1, 500, 1000, 3000, 3000, 6000, 20_000])
 
     def change_schema(self) -> None:
         rng, table = self.rng, self.table
@@ -246,7 +246,10 @@ class World:
 
     def read(self, wanted: RangeRead, as_of: int = 0, limits: Limits = NO_LIMITS) -> Reading:
         answers = []
-        for replica in self.rng.sample(self.replicas, 3):
+        behind = {each[0] for each in self.waiting}
+        complete = [replica for at, replica in enumerate(self.replicas) if at not in behind]
+        asked = [self.rng.choice(complete)] if complete and self.rng.random() < 0.6 else self.replicas
+        for replica in asked:
             found = read_range(self.layout, scan_of(sorted(replica.items())), wanted, self.now_s, as_of, limits=limits)
             answers.append(RangeRows(found.pairs, b"", found.more, found.end))
         merged = merge_answers(self.layout, wanted, answers, self.now_s, as_of)
@@ -291,7 +294,7 @@ class World:
         raise AssertionError("a read does not get on")
 
     def as_of(self) -> int:
-        if self.rng.random() < 0.7 or self.history_us >= self.now_ms * 1000:
+        if self.rng.random() < 0.6 or self.history_us >= self.now_ms * 1000:
             return 0
         return self.rng.randrange(max(self.history_us, (self.now_ms - HISTORY_MS) * 1000), self.now_ms * 1000 + 1)
 
@@ -391,12 +394,12 @@ class World:
                 self.pass_time,
                 self.change_schema,
                 self.fold,
-                lambda: self.deliver(rng.random()),
+                lambda: self.deliver(rng.choice([0.3, 0.7, 1.0])),
                 self.check_get,
                 self.check_slice,
                 self.check_scan,
                 self.check_digests,
             ],
-            [10, 5, 4, 0.5, 2, 2, 3, 3, 2, 0.5],
+            [10, 5, 4, 0.5, 4, 2, 3, 3, 2, 0.7],
         )[0]
         doing()
