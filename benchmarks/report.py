@@ -17,12 +17,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """What the person asked for: how long each run measures, how often it is repeated, and where files may go."""
+    """What the person asked for: how long each run measures, how often it is repeated, and where files may go.
+
+    `rows` is for benchmarks that measure a fixed amount of data; 0: as much as they think is right.
+    """
 
     seconds: float
     rounds: int
     folder: Path
     root: Path
+    rows: int = 0
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def bench(
     install_peers: Annotated[bool, typer.Option("--install-peers", help="Fetch the systems to compare with.")] = False,
     seconds: Annotated[float, typer.Option(min=0.2, max=600, help="How long each run measures.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="How often each run is repeated, in turns.")] = 3,
+    rows: Annotated[int, typer.Option(min=0, max=100_000_000, help="Rows of bench storage; 0: 5 million.")] = 0,
     work_dir: Annotated[
         Path | None, typer.Option(help="Where data goes while it runs; it decides which disk is measured.")
     ] = None,
@@ -78,7 +79,7 @@ def bench(
                 return
         reports = []
         for each in [name] if name else benchmarks.BENCHMARKS:
-            reports.append(run_one(root, each, seconds, rounds, work_dir))
+            reports.append(run_one(root, each, seconds, rounds, work_dir, rows))
     except failed as error:
         raise CommandFailed(str(error)) from error
     if as_json:
@@ -90,14 +91,14 @@ def bench(
             show(report)
 
 
-def run_one(root: Path, name: str, seconds: float, rounds: int, work_dir: Path | None) -> dict[str, Any]:
+def run_one(root: Path, name: str, seconds: float, rounds: int, work_dir: Path | None, rows: int = 0) -> dict[str, Any]:
     options = importlib.import_module("benchmarks.report").Options
     # Not the system's temporary directory: that may be memory, where a sync costs nothing.
     parent = work_dir or root / "build"
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=parent))
     module = importlib.import_module(f"benchmarks.{name}")
-    asked = options(seconds=seconds, rounds=rounds, folder=folder, root=root)
+    asked = options(seconds=seconds, rounds=rounds, folder=folder, root=root, rows=rows)
     report: dict[str, Any] = module.run(asked, say).as_json()
     # After a failure the folder stays: the message points at the logs in it.
     shutil.rmtree(folder)

@@ -7,6 +7,7 @@ one by one.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trimtab.rows.hashing import MAX_TOKEN, MIN_TOKEN, murmur3_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.uint64]
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 8192
 _FEW = 64  # strings of one length: below, calling numpy costs more than it saves
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK_BYTES = 16
@@ -78,58 +79,64 @@ def _of_matrix(matrix: Octets) -> NDArray[np.int64]:
     return found.view(np.int64)
 
 
+@cache
+def _constant(number: int) -> NDArray[np.uint64]:
+    """An operand that numpy need not make anew for every operation."""
+    import numpy as np
+
+    return np.array(number, dtype=np.uint64)
+
+
 def _of_words(words: Words, width: int) -> Words:
     """The hash of strings of `width` bytes, padded with zeros to whole blocks; the words are used up."""
     import numpy as np
 
     count = words.shape[1]
-    c1, c2 = np.uint64(_C1), np.uint64(_C2)
     first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     spare = np.empty(count, np.uint64)
 
     def rotate(array: Words, bits: int) -> None:
-        np.right_shift(array, np.uint64(64 - bits), out=spare)
-        np.left_shift(array, np.uint64(bits), out=array)
+        np.right_shift(array, _constant(64 - bits), out=spare)
+        np.left_shift(array, _constant(bits), out=array)
         np.bitwise_or(array, spare, out=array)
 
-    def mix(into: Words, word: Words, before: np.uint64, bits: int, after: np.uint64) -> None:
-        np.multiply(word, before, out=word)
+    def mix(into: Words, word: Words, before: int, bits: int, after: int) -> None:
+        np.multiply(word, _constant(before), out=word)
         rotate(word, bits)
-        np.multiply(word, after, out=word)
+        np.multiply(word, _constant(after), out=word)
         np.bitwise_xor(into, word, out=into)
 
     def step(into: Words, bits: int, other: Words, plus: int) -> None:
         rotate(into, bits)
         np.add(into, other, out=into)
-        np.multiply(into, np.uint64(5), out=into)
-        np.add(into, np.uint64(plus), out=into)
+        np.multiply(into, _constant(5), out=into)
+        np.add(into, _constant(plus), out=into)
 
     whole = width // _BLOCK_BYTES
     for block in range(whole):
-        mix(first, words[2 * block], c1, 31, c2)
+        mix(first, words[2 * block], _C1, 31, _C2)
         step(first, 27, second, 0x52DCE729)
-        mix(second, words[2 * block + 1], c2, 33, c1)
+        mix(second, words[2 * block + 1], _C2, 33, _C1)
         step(second, 31, first, 0x38495AB5)
     left = width % _BLOCK_BYTES
     if left > 8:
         word = words[2 * whole + 1]
         _as_signed_bytes(word, spare)
-        mix(second, word, c2, 33, c1)
+        mix(second, word, _C2, 33, _C1)
     if left:
         word = words[2 * whole]
         _as_signed_bytes(word, spare)
-        mix(first, word, c1, 31, c2)
-    size = np.uint64(width)
-    np.bitwise_xor(first, size, out=first)
-    np.bitwise_xor(second, size, out=second)
+        mix(first, word, _C1, 31, _C2)
+    for half in (first, second):
+        np.bitwise_xor(half, _constant(width), out=half)
     np.add(first, second, out=first)
     np.add(second, first, out=second)
     for half in (first, second):
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-            np.right_shift(half, np.uint64(33), out=spare)
+            np.right_shift(half, _constant(33), out=spare)
             np.bitwise_xor(half, spare, out=half)
-            np.multiply(half, np.uint64(factor), out=half)
-        np.right_shift(half, np.uint64(33), out=spare)
+            np.multiply(half, _constant(factor), out=half)
+        np.right_shift(half, _constant(33), out=spare)
         np.bitwise_xor(half, spare, out=half)
     np.add(first, second, out=first)
     return first
@@ -142,10 +149,10 @@ def _as_signed_bytes(word: Words, spare: Words) -> None:
     """
     import numpy as np
 
-    np.right_shift(word, np.uint64(7), out=spare)
-    np.bitwise_and(spare, np.uint64(0x0101010101010101), out=spare)
-    for bits in (8, 16, 32):
-        np.bitwise_xor(spare, np.left_shift(spare, np.uint64(bits)), out=spare)
-    np.left_shift(spare, np.uint64(8), out=spare)
-    np.multiply(spare, np.uint64(0xFF), out=spare)
+    np.right_shift(word, _constant(7), out=spare)
+    np.bitwise_and(spare, _constant(0x0101010101010101), out=spare)
+    # Their product with ones in every byte adds up the signs below each byte, and its own: the lowest bit is the xor.
+    np.multiply(spare, _constant(0x0101010101010100), out=spare)
+    np.bitwise_and(spare, _constant(0x0101010101010101), out=spare)
+    np.multiply(spare, _constant(0xFF), out=spare)
     np.bitwise_xor(word, spare, out=word)

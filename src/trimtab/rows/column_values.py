@@ -158,8 +158,9 @@ def decode_values(
         live = np.asarray(expires > now_s)
     if not flags & MARKER:
         any_given = np.zeros(count, dtype=bool)
-        for state in states:
-            any_given |= True if state is None else state
+        for column, state in zip(shape.columns, states, strict=True):
+            if column.used:  # a dropped column keeps no row alive
+                any_given |= True if state is None else state
         live = any_given if live is None else live & any_given
     cells = {}
     fixed_at = at + shape.presence_bytes

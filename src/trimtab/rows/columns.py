@@ -24,7 +24,7 @@ from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
 from trimtab.rows.protocol import Pairs, PutRequest
-from trimtab.rows.ragged import Ragged, from_list, join, stack
+from trimtab.rows.ragged import Pile, Ragged, from_list, join, stack
 from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
 
 BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
@@ -61,17 +61,15 @@ def encode_table(
     )
     if any(column.multicell and column.name in names for column in (*layout.regular.columns, *layout.static.columns)):
         return _one_by_one(layout, table, written)
-    rows: list[Ragged] = []
-    values: list[Ragged] = []
+    rows, values = Pile(table.num_rows), Pile(table.num_rows)
     for block in _blocks(table):
         for made_keys, made_values in _encode_block(layout, block, written):
-            if len(made_keys):
-                rows.append(made_keys)
-                values.append(made_values)
-    if not rows:
-        return _in_order([])
-    all_rows = stack(rows)
-    return _merged(layout, SortedRows(all_rows, stack(values), order_of(all_rows), timestamp_us), timestamp_us)
+            rows.add(made_keys)
+            values.add(made_values)
+    all_rows = rows.whole()
+    order, ties = order_of(all_rows)
+    found = SortedRows(all_rows, values.whole(), order, timestamp_us)
+    return _merged(layout, found, timestamp_us) if ties else found
 
 
 def _blocks(table: Any) -> list[Any]:

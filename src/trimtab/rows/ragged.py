@@ -285,3 +285,41 @@ def stack(blocks: Sequence[Ragged]) -> Ragged:
     offsets = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return varying(data, offsets)
+
+
+class Pile:
+    """Blocks that become one, where about how many strings there will be is known before.
+
+    As long as the blocks are equally wide, each goes to its final place at once: memory that is touched for the first
+    time costs more than all the rest of a copy.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._data: Octets | None = None
+        self._width: int | None = None
+        self._count = 0
+        self._blocks: list[Ragged] = []
+
+    def add(self, block: Ragged) -> None:
+        import numpy as np
+
+        if not block.count:
+            return
+        if self._data is None and not self._blocks and block.width:
+            self._width = block.width
+            self._data = np.empty(max(self._expected, block.count) * block.width, dtype=np.uint8)
+        fits = self._data is not None and block.width == self._width and not self._blocks
+        end = (self._count + block.count) * (self._width or 0)
+        if self._data is None or not fits or end > len(self._data):
+            self._blocks.append(block)
+            return
+        self._data[end - block.size : end] = block.data
+        self._count += block.count
+
+    def whole(self) -> Ragged:
+        piled = []
+        if self._data is not None and self._width is not None:
+            piled = [Ragged(self._data[: self._count * self._width], self._count, self._width)]
+        blocks = [*piled, *self._blocks]
+        return stack(blocks) if blocks else from_list([])

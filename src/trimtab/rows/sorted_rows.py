@@ -77,14 +77,14 @@ class SortedRows:
             yield int(of_row[start]), self.slice(start, stop)
 
 
-def order_of(keys: Ragged) -> NDArray[np.int64]:
-    """The places of keys in ascending order. Equal keys stay in the order they have."""
+def order_of(keys: Ragged) -> tuple[NDArray[np.int64], bool]:
+    """The places of keys in ascending order, and whether any could be equal. Those stay in the order they have."""
     import numpy as np
     import pyarrow.compute as pc
 
     count = len(keys)
     if count < 2:
-        return np.arange(count)
+        return np.arange(count), False
     bits = np.uint64((count - 1).bit_length())
     packed = ordered_tokens(keys) >> bits << bits
     packed |= np.arange(count, dtype=np.uint64)
@@ -94,19 +94,19 @@ def order_of(keys: Ragged) -> NDArray[np.int64]:
     ties = packed[1:] == packed[:-1]
     tied = int(np.count_nonzero(ties))
     if not tied:
-        return order
+        return order, False
     if tied <= count * _FEW_TIES:
         for start, stop in _runs(ties):
             run = order[start:stop].tolist()
             order[start:stop] = sorted(run, key=lambda at: (keys.bytes_at(at), at))
-        return order
+        return order, True
     if keys.width is None:
         found: NDArray[np.int64] = pc.array_sort_indices(keys.to_arrow()).to_numpy().astype(np.int64)
-        return found
+        return found, True
     padded = np.zeros((count, -(-keys.width // 8) * 8), dtype=np.uint8)
     padded[:, : keys.width] = keys.matrix
     words = padded.view(">u8").astype(np.uint64)
-    return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))])
+    return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))]), True
 
 
 def repeats(keys: Ragged, order: NDArray[np.int64]) -> Mask:
