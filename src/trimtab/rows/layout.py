@@ -95,6 +95,9 @@ class Shape:
     fixed_cells: Struct = field(init=False)
     ends: Struct = field(init=False)
     multicell: bool = field(init=False)
+    # Of the columns that are still used: id, bits to shift the presence by, place in what `cells` unpacks, and for
+    # variable ones the place of the end before it (-1: there is none), for fixed ones -2.
+    places: tuple[tuple[int, int, int, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.columns)
@@ -108,6 +111,10 @@ class Shape:
         self.cells, self.fixed_cells, self.ends = Struct(">" + fixed + ends), Struct(">" + fixed), Struct(">" + ends)
         self.fixed_bytes = self.fixed_cells.size
         self.multicell = any(column.multicell for column in self.columns)
+        first = len(self.fixed)
+        places = {at: (place, -2) for place, at in enumerate(self.fixed)}
+        places |= {at: (first + nth, first + nth - 1 if nth else -1) for nth, at in enumerate(self.variable)}
+        self.places = tuple((each.id, 2 * at, *places[at]) for at, each in enumerate(self.columns) if each.used)
 
 
 class RowLayout:

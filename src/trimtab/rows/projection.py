@@ -37,11 +37,10 @@ class _Plan:
     unpacked), `variable` (into, bits, place of the end of the cell before it or -1, place of its own end).
     """
 
-    __slots__ = ("columns", "count", "fixed", "keys", "regular", "static", "variable")
+    __slots__ = ("count", "fixed", "keys", "regular", "static", "variable")
 
     def __init__(self, layout: RowLayout, columns: Sequence[int]) -> None:
         key_slots = {column.id: at for at, column in enumerate((*layout.partition, *layout.clustering))}
-        self.columns = tuple(columns)
         self.count = len(columns)
         self.keys = [(into, key_slots[id]) for into, id in enumerate(columns) if id in key_slots]
         self.regular = _wanted(layout.regular, columns)
@@ -49,16 +48,15 @@ class _Plan:
         if len(self.keys) + len(self.regular) + len(self.static) != len(columns):
             unknown = next(id for id in columns if id not in layout.columns)
             raise layout.refuse(f"there is no column {unknown} in version {layout.table.version} of the table")
-        shape = layout.regular
+        places = {id: (bits, place, before) for id, bits, place, before in layout.regular.places}
         self.fixed: list[tuple[int, int, int]] = []
         self.variable: list[tuple[int, int, int, int]] = []
         for into, column in self.regular:
-            at = shape.columns.index(column)
+            bits, place, before = places[column.id]
             if column.width is not None:
-                self.fixed.append((into, 2 * at, shape.fixed.index(at)))
+                self.fixed.append((into, bits, place))
             else:
-                place = len(shape.fixed) + shape.variable.index(at)
-                self.variable.append((into, 2 * at, place - 1 if at != shape.variable[0] else -1, place))
+                self.variable.append((into, bits, before, place))
 
 
 def _wanted(shape: Shape, columns: Sequence[int]) -> list[tuple[int, ValueColumn]]:

@@ -210,6 +210,8 @@ def _decode(shape: Shape, value: bytes, stamp: int) -> Row:
     presence = int.from_bytes(value[at:presence_end], "little")
     if presence >> 2 * len(shape.columns):
         raise _Wrong("it has more columns than its layout")
+    if not flags & PER_CELL and not shape.multicell:
+        return _decode_plain(shape, value, presence_end, presence, stamp, ttl, until, written)
     fixed = shape.fixed_cells.unpack_from(value, presence_end)
     at = presence_end + shape.fixed_bytes
     row = Row()
@@ -260,6 +262,38 @@ def _decode(shape: Shape, value: bytes, stamp: int) -> Row:
         if column.used:
             content = b"" if state == GONE else cell
             row.cells[column.id] = _new(CellState, (cell_stamp, cell_rank, cell_until, content, cell_ttl))
+    return row
+
+
+def _decode_plain(
+    shape: Shape, value: bytes, at: int, presence: int, stamp: int, ttl: int, until: int, written: int
+) -> Row:
+    """A value whose cells share their stamp, as those of all writes do: from its fixed cells on."""
+    found = shape.cells.unpack_from(value, at)
+    begin = at + shape.cells.size
+    if begin + (found[-1] if shape.variable else 0) != len(value):
+        raise _Wrong("it does not end where its last cell does")
+    row, rank = Row(), EXPIRING if ttl else PLAIN
+    if value[0] & MARKER:
+        row.marker = CellState(stamp, rank, until, b"", ttl)
+    cells = row.cells
+    for id, bits, place, before in shape.places:
+        state = presence >> bits & 3
+        if state == GIVEN:
+            if before == -2:
+                cell = found[place]
+            else:
+                start, end = begin + found[before] if before >= 0 else begin, begin + found[place]
+                if start > end:
+                    raise _Wrong("a cell ends before it begins")
+                cell = value[start:end]
+            cells[id] = _new(CellState, (stamp, rank, until, cell, ttl))
+        elif state == GONE:
+            if not written:
+                raise _Wrong("a cell was deleted, but not when")
+            cells[id] = _new(CellState, (stamp, DELETED, written, b"", 0))
+        elif state == COMPLEX:
+            raise _Wrong("a collection where the layout has none")
     return row
 
 
