@@ -58,6 +58,10 @@ class GovernedCluster:
         self.endings: tuple[type[BaseException], ...] = _ENDINGS
         # Keeps requests open inside replicas, where it is set.
         self.hold: Callable[[Machine], Awaitable[None]] | None = None
+        # Told when a child takes part: it may be given another pace than production's.
+        self.on_began: Callable[[Machine, Instance], None] | None = None
+        # Told of every frame that a process writes, before it arrives anywhere: moments to strike at.
+        self.on_sent: Callable[[Pipe, bytes], None] | None = None
         # Told when a supervisor has ended.
         self.on_exit: Callable[[Machine], None] | None = None
         self.topology = TopologyChecks(lambda: self.machines.values(), lambda: world.now)
@@ -127,6 +131,8 @@ class GovernedCluster:
 
     def began(self, machine: Machine, instance: Instance) -> None:
         """A child takes part."""
+        if self.on_began is not None:
+            self.on_began(machine, instance)
         hold = self.hold
         if hold is not None and instance.control is not None:
             instance.control.serving.hold = lambda: hold(machine)
@@ -185,6 +191,8 @@ class GovernedCluster:
             self.world.fail(violation.why, violation.evidence)
 
     def _heard(self, pipe: Pipe, frame: bytes) -> None:
+        if self.on_sent is not None:
+            self.on_sent(pipe, frame)
         if not self._watched:
             return
         if frame[5] != frames.ONEWAY:

@@ -102,6 +102,9 @@ SCENARIOS = {
             members=(1, 3, 3, 5),
         ),
         Scenario("topology", "whole governed clusters: instances discover, join, leave, return and are expelled"),
+        Scenario(
+            "tables", "whole clusters with tables: rows, deletions, times to live, batches, schema changes, crashes"
+        ),
     )
 }
 

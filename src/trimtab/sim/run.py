@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from trimtab.sim import topology_plan, topology_run
+from trimtab.sim import tables_plan, tables_run, topology_plan, topology_run
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.faults import Nemesis
 from trimtab.sim.history import History, Outcome
@@ -51,6 +51,10 @@ def run_seed(seed: int, scenario: str = "chaos", *, tracing: bool = False, plan:
                 governed = topology_plan.draw(seed)
                 world.tell("plan", governed.describe())
                 outcome.summary = topology_run.run(world, governed)
+            elif scenario == tables_plan.SCENARIO:
+                tables = tables_plan.draw(seed)
+                world.tell("plan", tables.describe())
+                outcome.summary = tables_run.run(world, tables)
             else:
                 plan = plan or draw(seed, scenario)
                 world.tell("plan", plan.describe())
