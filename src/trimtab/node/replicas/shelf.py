@@ -44,6 +44,7 @@ from trimtab.storage.port import Corrupt, Disk, DiskFull, StorageError, Store
 TABLETS = "tablets"
 QUARANTINE = "quarantine"
 TICK_S = 1.0
+_AT_ONCE = 8
 _RECORD = struct.Struct(">QII")
 
 Place = tuple[int, int]  # table, tablet
@@ -117,6 +118,7 @@ class Shelf:
         self._full: list[Replica] = []
         self._waits = Waits()
         self._news = asyncio.Event()
+        self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
@@ -267,21 +269,26 @@ class Shelf:
                 self._take_up(chosen, replica)
 
     async def _open_missing(self) -> None:
-        for place, generation in sorted(self._wanted().items()):
-            held = self._replicas.get(place)
-            if held is not None and held.generation == generation:
-                continue
-            if self._wanted().get(place) != generation:
-                continue  # the tables have changed meanwhile
-            if held is not None:
-                await self._remove(held)
-            name = Name(*place, generation)
-            replica = await self._open_or_complain(name)
-            if replica is not None:
-                # It may be of an earlier life and only be opened late; then it has not seen the log yet.
-                await replay(self._log, [replica], self._loop)
-                self._take_up(name, replica)
-                self._tell_open(replica)
+        """A few at a time: only opening has to be one after the other, the syncs of many can be shared."""
+        missing = sorted(self.missing())
+        for start in range(0, len(missing), _AT_ONCE):
+            await asyncio.gather(*(self._open_one(place) for place in missing[start : start + _AT_ONCE]))
+
+    async def _open_one(self, place: Place) -> None:
+        generation, held = self._wanted().get(place), self._replicas.get(place)
+        if generation is None or (held is not None and held.generation == generation):
+            return  # the tables have changed meanwhile
+        if held is not None:
+            if not self._settled():
+                return  # what is known of the tables may be older than what lies here
+            await self._remove(held)
+        name = Name(*place, generation)
+        replica = await self._open_or_complain(name)
+        if replica is not None:
+            # It may be of an earlier life and only be opened late; then it has not seen the log yet.
+            await replay(self._log, [replica], self._loop)
+            self._take_up(name, replica)
+            self._tell_open(replica)
 
     async def _open_or_complain(self, name: Name) -> Replica | None:
         try:
@@ -295,7 +302,8 @@ class Shelf:
         return None
 
     async def _open(self, name: Name) -> Replica:
-        store = await off_loop(self._disk, partial(_open_store, self._disk, name.path), unwanted=_close_store)
+        async with self._opening:
+            store = await off_loop(self._disk, partial(_open_store, self._disk, name.path), unwanted=_close_store)
         try:
             meta = read_meta(store, name.path)
             if meta is not None and (meta.table, meta.tablet, meta.generation) != _parts(name):
@@ -320,8 +328,9 @@ class Shelf:
     async def _begin(self, name: Name, store: Store, state: ReplicaState) -> tuple[ReplicaMeta, int]:
         """A new incarnation, from here on in the log. In files when it returns, and only then known to others."""
         # Durable first: a number in files that the log has forgotten would be given to another.
-        await outcome(self._log.next_incarnation)
-        meta = ReplicaMeta(FORMAT, *_parts(name), self._log.incarnation, self._log.id, state)
+        given: list[int] = []
+        await outcome(lambda done: given.append(self._log.next_incarnation(done)))
+        meta = ReplicaMeta(FORMAT, *_parts(name), given[0], self._log.id, state)
         # What is not synced yet may be lost, and its positions given again, to entries of this one too.
         position = self._log.applied_position
         write_meta(store, meta, position)
@@ -413,9 +422,9 @@ class Shelf:
         return self._unsettled
 
     async def _remove_unwanted(self) -> None:
-        if not self._settled():
+        self._unsettled = not self._settled()
+        if self._unsettled:
             return
-        self._unsettled = False
         wanted = self._wanted()
         for place, replica in sorted(self._replicas.items()):
             if wanted.get(place) is None:

@@ -9,8 +9,10 @@ import pytest
 from tests.unit.node.replicas.shelves import Life, flushed, key, model_disk, rows, until, written
 
 from trimtab.node.answering import Refused
+from trimtab.node.replicas import replaying
 from trimtab.node.replicas.flushing import FlushBounds
-from trimtab.node.replicas.replica import META_KEY, POSITION_KEY, LargePartition, ReplicaState
+from trimtab.node.replicas.replaying import replay
+from trimtab.node.replicas.replica import META_KEY, POSITION_KEY, LargePartition, ReplicaState, read_position
 from trimtab.node.replicas.shelf import Name
 from trimtab.node.waits import WaitedTooLong
 from trimtab.storage.model import ModelDisk
@@ -269,6 +271,27 @@ def test_replicas_of_dropped_tables_go_but_not_before_the_tables_are_known_to_be
     asyncio.run(story())
 
 
+def test_a_table_that_is_dropped_while_the_tables_are_not_certain_goes_as_soon_as_they_are():
+    """Found by simulation: an instance was Offline, though it ran, when it heard of the drop, and kept the replica."""
+
+    async def story():
+        disk = model_disk()
+        life = await (await Life(disk, {(1, 0): 1, (2, 0): 1}).start()).ready()
+        await until(lambda: not life.shelf.unsettled)
+        life.settled = False
+        del life.wanted[2, 0]
+        life.shelf.look()
+        await until(lambda: life.shelf.unsettled)
+        assert len(life.shelf.held()) == 2
+        # Whoever tells the shelf of changes looks at this, and tells of a new grade too.
+        life.settled = True
+        life.shelf.look()
+        await until(lambda: disk.names("tablets/") == ["tablets/1/0.1"])
+        assert not life.shelf.unsettled
+
+    asyncio.run(story())
+
+
 def test_a_write_to_a_replica_that_is_closed_under_it_is_refused():
     async def story():
         disk = model_disk(sync_latency=lambda: 0.02)
@@ -423,6 +446,51 @@ def test_a_store_that_ran_out_of_space_is_opened_again_and_replays_what_it_lost(
         assert set(rows(replica)) >= {1, 4}
         assert 3 not in rows(replica)
         assert any("takes writes again" in each for each in life.said)
+
+    asyncio.run(story())
+
+
+def test_a_replay_during_which_the_log_is_opened_again_leaves_nothing_out(monkeypatch):
+    monkeypatch.setattr(replaying, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(replaying, "SLICE_S", 0.0)
+
+    async def story():
+        disk = model_disk()
+        life = await (await Life(disk, ONE).start()).ready()
+        replica = await life.replica()
+        for number in range(50):
+            await written(replica, number)
+        replica.store._full = disk.full_error(replica.name)
+        replica.store.reopen()
+        replica.recovered(read_position(replica.store, replica.name))
+        assert rows(replica) == []
+        replayed = asyncio.create_task(replay(life.mutations, [replica], asyncio.get_running_loop()))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not replayed.done()
+        life.log.store._full = disk.full_error("log")  # the whole disk was full, so the log is opened again as well
+        life.log.store.reopen()
+        assert await replayed == 50
+        assert rows(replica) == list(range(50))
+
+    asyncio.run(story())
+
+
+def test_a_flush_that_ends_after_a_recovery_does_not_take_what_is_in_memory_for_flushed():
+    async def story():
+        disk = model_disk(flush_latency=lambda: 0.05)
+        life = await (await Life(disk, ONE).start()).ready()
+        replica = await life.replica()
+        await written(replica, 1)
+        flushing = asyncio.create_task(flushed(replica))
+        await asyncio.sleep(0)
+        replica.store._full = disk.full_error(replica.name)
+        replica.store.reopen()
+        replica.recovered(read_position(replica.store, replica.name))
+        await replay(life.mutations, [replica], asyncio.get_running_loop())
+        assert await flushing is None
+        assert rows(replica) == [1]
+        assert replica.unflushed and replica.unflushed_bytes > 0  # the log is still needed for it
 
     asyncio.run(story())
 
@@ -602,5 +670,26 @@ def test_a_byte_flipped_in_a_table_is_named_and_the_replica_quarantined(tmp_path
         assert (tmp_path / "disk" / "quarantine/1" / f"0.1-{old.incarnation}" / tables[-1].name).exists()
         life.stop()
         disk.close()
+
+    asyncio.run(story())
+
+
+def test_a_newer_generation_on_disk_is_not_removed_by_tables_of_yesterday():
+    async def story():
+        disk = model_disk()
+        life = await (await Life(disk, {(1, 0): 2}).start()).ready()
+        await written(await life.replica(), 5)
+        life.stop()
+        life = Life(disk, {(1, 0): 1})  # the metastore has not caught up yet
+        life.settled = False
+        await life.start()
+        replica = await life.replica()
+        await asyncio.sleep(0.01)
+        assert (replica.generation, rows(replica), disk.names("tablets/")) == (2, [5], ["tablets/1/0.2"])
+        life.wanted = {(1, 0): 2}
+        life.settled = True
+        life.shelf.look()
+        await life.ready()
+        assert rows(await life.replica()) == [5]
 
     asyncio.run(story())
