@@ -35,6 +35,7 @@ from trimtab.storage.port import (
     Corrupt,
     DiskFull,
     Report,
+    ScanLost,
     StorageError,
     StoreClosed,
     SyncDone,
@@ -108,6 +109,7 @@ class ModelStore:
         self._contents = contents
         self._refusal: StorageError | None = None
         self._full: DiskFull | None = None
+        self._reopened = 0
 
     def get(self, key: bytes) -> bytes | None:
         if self._refusal is not None:
@@ -133,10 +135,12 @@ class ModelStore:
     def _walk(self, table: Table, positions: range) -> Iterator[tuple[bytes, bytes]]:
         try:
             keys, values = table.keys, table.values
-            damaged = self._contents.damaged
+            damaged, reopened = self._contents.damaged, self._reopened
             for position in positions:
                 if self._refusal is not None:
                     raise self._refusal
+                if self._reopened != reopened:
+                    raise ScanLost(f"{self.name!r} was opened again while it was being read; read it once more")
                 key = keys[position]
                 if damaged and key in damaged:
                     raise self._corrupt(key)
@@ -234,6 +238,7 @@ class ModelStore:
         if not self.wal:
             self._contents.roll_back(0)
         self._full = None
+        self._reopened += 1
 
     def approximate_bytes(self) -> int:
         if self._refusal is not None:

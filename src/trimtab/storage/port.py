@@ -75,6 +75,10 @@ class StoreClosed(StorageError):
     """The store was closed, or the machine it was open on has crashed."""
 
 
+class ScanLost(StorageError):
+    """The store was opened again under a scan, which can't say what else there is: begin it anew."""
+
+
 class Batch(Protocol):
     """Changes that become visible, and durable, together. Later changes win over earlier ones of the same batch."""
 
@@ -97,7 +101,10 @@ class Store(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with low <= key < high (None: to the end), as they were when scan was called, in key order."""
+        """Pairs with low <= key < high (None: to the end), as they were when scan was called, in key order.
+
+        ScanLost when the store was opened again meanwhile: nobody must take that for the end.
+        """
         ...
 
     def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:

@@ -20,6 +20,7 @@ from trimtab.storage.port import (
     Batch,
     Corrupt,
     DiskFull,
+    ScanLost,
     StorageError,
     StoreClosed,
     SyncDone,
@@ -58,7 +59,7 @@ class RocksBatch:
 class _Scan:
     """An iterator that the store can take away from under its user, so that close() really closes."""
 
-    __slots__ = ("__weakref__", "_items", "_last", "_low", "_options", "_reverse", "_store")
+    __slots__ = ("__weakref__", "_items", "_last", "_lost", "_low", "_options", "_reverse", "_store")
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class _Scan:
         self._low = low
         self._reverse = reverse
         self._last: bytes | None = None
+        self._lost = False
 
     def __iter__(self) -> _Scan:
         return self
@@ -82,6 +84,8 @@ class _Scan:
     def __next__(self) -> tuple[bytes, bytes]:
         if self._items is None:
             self._store.check_open()
+            if self._lost:
+                raise ScanLost(f"{self._store.path} was opened again while it was being read; read it once more")
             raise StopIteration
         pair = next(self._items, None)
         if pair is None:
@@ -99,6 +103,10 @@ class _Scan:
     def drop(self) -> None:
         self._items = None
         self._options = None
+
+    def take_away(self) -> None:
+        self._lost = self._items is not None
+        self.drop()
 
 
 class RocksStore:
@@ -327,7 +335,7 @@ class RocksStore:
 
     def _let_go(self) -> None:
         for scan in list(self._scans):
-            scan.drop()
+            scan.take_away()
         with self._syncing, self._flushing:
             try:
                 self._db.close()

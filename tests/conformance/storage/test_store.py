@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.storage.conftest import flushed, put, synced
-from trimtab.storage.port import StorageError, StoreClosed
+from trimtab.storage.port import DiskFull, ScanLost, StorageError, StoreClosed
 
 KEYS = [b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"b\xff", b"c", b"\xff", b"\xff\xff"]
 
@@ -168,6 +168,26 @@ def test_a_closed_store_refuses_everything(machine):
         assert machine.disk().open("log", wal=True).get(b"a") == b"1"
         await asyncio.sleep(0.05)
         assert calls == []
+
+    asyncio.run(story())
+
+
+def test_a_scan_does_not_seem_to_end_when_the_store_is_opened_again_under_it(machine):
+    async def story():
+        store = machine.disk().open("log", wal=True)
+        batch = store.batch()
+        for key in (b"a", b"b", b"c"):
+            batch.put(key, b"1")
+        store.write(batch)
+        finished, cut_off = store.scan(b"", None), store.scan(b"", None)
+        assert [key for key, _ in finished] == [b"a", b"b", b"c"]
+        next(cut_off)
+        store._full = DiskFull("log", free_bytes=0, reserve_bytes=0)  # as after a write that found no space
+        store.reopen()
+        with pytest.raises(ScanLost):
+            list(cut_off)
+        assert list(finished) == []
+        assert len(list(store.scan(b"", None))) == 3
 
     asyncio.run(story())
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 
 from trimtab.node.replicas.replica import Replica
 from trimtab.storage.mutation_log import MutationLog, Pairs
+from trimtab.storage.port import ScanLost, StorageError
 
 SLICE_S = 0.005
 _LOOK_EVERY = 64
 _SLICE_ENTRIES = 5_000
 _BATCH_BYTES = 256 * 1024
+_MAX_ATTEMPTS = 100
 
 
 class _Waiting:
@@ -47,6 +49,19 @@ class _Waiting:
 async def replay(log: MutationLog, replicas: Iterable[Replica], loop: asyncio.AbstractEventLoop) -> int:
     """Bring the replicas up to date; how many entries it took."""
     waiting = {each.incarnation: _Waiting(each) for each in replicas if not each.closed}
+    count = 0
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            return count + await _pass(log, waiting, loop)
+        except ScanLost:
+            # The log was opened again, because the disk had been full. What was applied counts; the rest is read anew.
+            for one in waiting.values():
+                count += len(one.entries)
+                one.apply()
+    raise StorageError(f"the log was opened again {_MAX_ATTEMPTS} times while it was replayed; free some space")
+
+
+async def _pass(log: MutationLog, waiting: dict[int, _Waiting], loop: asyncio.AbstractEventLoop) -> int:
     positions = {incarnation: each.replica.position for incarnation, each in waiting.items()}
     count = 0
     began = loop.time()

@@ -174,6 +174,7 @@ class Replica:
         self._held: list[Mutation] | None = None
         self._flush_waiting: list[SyncDone] = []
         self._flush_told: list[SyncDone] = []  # of the flush that is under way
+        self._recoveries = 0
 
     @property
     def state(self) -> ReplicaState:
@@ -416,13 +417,14 @@ class Replica:
         waiting, self._flush_waiting = self._flush_waiting, []
         self._flush_told = waiting
         position, size, since = self.position, self.unflushed_bytes, self._around.now()
+        recoveries = self._recoveries
         self.flushing = True
 
         def flushed(error: BaseException | None) -> None:
             if self.closed:
                 return
             self.flushing = False
-            if error is None:
+            if error is None and self._recoveries == recoveries:
                 self.flushed_position = max(self.flushed_position, position)
                 self.unflushed_bytes -= size
                 self.unflushed_since = since if self.unflushed_bytes > 0 else None
@@ -440,6 +442,8 @@ class Replica:
 
     def recovered(self, position: int) -> None:
         """Its store was opened again: what it holds reaches `position`, and the rest is about to be replayed."""
+        # A flush that is under way knows nothing of what is in memory from now on.
+        self._recoveries += 1
         self.position = self.flushed_position = position
         self.unflushed_bytes = 0
         self.unflushed_since = None
