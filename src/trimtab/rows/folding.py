@@ -83,12 +83,12 @@ def fold_row(
     rule: FoldRule,
     *,
     settled_us: int = NEVER,
-    covered_us: int = NEVER,
     static: bool = False,
 ) -> Folded | None:
     """What to do about one row; None: nothing.
 
-    `covered_us`: up to where deletions of more than the row cover it; `settled_us`: those from before the history.
+    `settled_us`: up to where deletions of more than the row cover it. Only those from before the history count: as of a
+    time before a later one, what that covers is still there.
     """
     forced = len(versions) > rule.max_versions
     if len(versions) == 1 and settled_us == NEVER:
@@ -100,8 +100,7 @@ def fold_row(
     old = [pair for pair, (_, newest) in zip(versions, stamps, strict=True) if forced or newest < rule.history_from_us]
     if not old:
         return None
-    cover = covered_us if forced else settled_us
-    merged = merge_versions(layout, old, static=static, covered_us=cover)
+    merged = merge_versions(layout, old, static=static, covered_us=settled_us)
     # A version that is kept for its newer cells may hold older ones; they must not outlive what covers them.
     kept_apart = [oldest for oldest, newest in stamps if not forced and newest >= rule.history_from_us]
     if all(oldest >= rule.history_from_us for oldest in kept_apart):
@@ -200,7 +199,8 @@ def fold_range(
         section, clustering = row_key[at : at + 1], row_key[at + 1 :]
         if section not in (STATIC, ROWS):
             raise BadRow(f"a key of {layout.name} in section {section.hex() or 'none'}: {row_key[:64].hex()}")
-        covers, static = partition.close(rule), section == STATIC
+        static = section == STATIC
+        partition.close(rule)
         partition.note(layout, versions, None if static else clustering)
         yield fold_row(
             layout,
@@ -208,7 +208,6 @@ def fold_range(
             versions,
             rule,
             settled_us=partition.settled.static_us if static else partition.settled.covering(clustering),
-            covered_us=covers.static_us if static else covers.covering(clustering),
             static=static,
         )
     if partition is not None and complete:

@@ -68,6 +68,16 @@ def test_what_a_deletion_of_the_history_covers_is_kept_for_reads_as_of_a_time_be
     assert store.read(whole(1)).live == 0
 
 
+def test_a_row_of_too_many_versions_keeps_what_only_a_deletion_of_the_history_covers() -> None:
+    store = Store().delete(1, stamp=60)
+    for stamp in (41, 42, 43):
+        store.put([P0, C0, V0], [bigint(1), int_(0), int_(stamp)], stamp=stamp)
+    (step,) = fold(store, FoldRule(0, history_from_us=40, max_versions=2))
+    assert step.forgot_us == 43
+    found = store.read(whole(1), as_of_us=59)
+    assert rows_of(WIDE, found.pairs, [V0], NOW_S).cells == [[int_(43)]]
+
+
 def test_a_row_in_an_older_layout_is_rewritten_in_the_newest() -> None:
     before = table(["bigint"], [], ["int"])
     store = Store(RowLayout(before)).put([1, 2], [bigint(1), int_(5)])
