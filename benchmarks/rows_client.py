@@ -30,7 +30,7 @@ class RowsClient:
         await self._db.close()
 
 
-async def connect(endpoints: list[str]) -> RowsClient:
+async def connect(endpoints: list[Any]) -> RowsClient:
     *addresses, level = endpoints
     db = await trimtab.aio.connect(",".join(addresses))
     return RowsClient(db, db.table(TABLE, consistency=level))
