@@ -42,9 +42,11 @@ def row_before(layout: RowLayout, place: bytes) -> tuple[bytes, bytes] | None:
 
 
 def moved(layout: RowLayout, place: bytes, *, bare: bool, reverse: bool) -> bytes:
-    """The same place, with what is known now."""
+    """The same place, with what is known now. A place that is no row's (the range's own end, say) stays what it is."""
     found = row_before(layout, place)
-    return place if found is None else stopped_at(found[0], bare=bare, reverse=reverse)
+    if found is None or found[1] not in ((b"", _BARE_REVERSE) if reverse else (_AFTER, _AFTER + _BARE)):
+        return place
+    return stopped_at(found[0], bare=bare, reverse=reverse)
 
 
 def begins_whole(layout: RowLayout, prefix: bytes, low: bytes) -> bool:

@@ -204,6 +204,17 @@ def test_an_answer_that_ended_early_hides_what_lies_beyond_it() -> None:
         assert found == ([2, 1, 0] if reverse else [2, 4, 5])
 
 
+def test_an_answer_that_never_began_leaves_everything_to_the_next_read() -> None:
+    store = Store().rows(1, 3)
+    row_key = keys.row_key(WIDE, [bigint(1), int_(1)])
+    for wanted in (whole(1), RangeRead(row_key, keys.after(row_key), point=True)):
+        for reverse in (False, True):
+            asked = RangeRead(wanted.low, wanted.high, 10, reverse)
+            nothing = RangeRows(more=True, end=asked.high if reverse else asked.low)
+            merged = merge_answers(WIDE, asked, [store.read(asked), nothing], NOW_S)
+            assert (merged.live, merged.more, merged.end) == (0, True, nothing.end)
+
+
 def test_reads_as_of_a_time_see_what_was_there_then() -> None:
     store = Store().put([P0, C0, V0], [bigint(1), int_(1), int_(1)], stamp=10)
     store.put([P0, C0, V0], [bigint(1), int_(1), int_(2)], stamp=20).delete(1, stamp=30)
