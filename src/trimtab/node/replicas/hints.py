@@ -132,6 +132,8 @@ class Hints:
         self._emptied: dict[asyncio.Future[None], tuple[int, int]] = {}  # who waits until a target's first is past that
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.own = 0  # the raft id of this instance, for which no hints are kept
+        self.own_missed: Callable[[int, int], None] = lambda _table, _tablet: None
         self._unclean_since: int | None = None  # set as long as it is not certain who else is a member
         self._marked_anew: set[int] = set()
         self.opened = False
@@ -245,7 +247,9 @@ class Hints:
 
         `stored`, where it is given, is told once whether the hint is durable; never from within the call.
         """
-        if self._closed or not self._around.is_member(target) or not 0 < target <= _MAX_TARGET:
+        if target == self.own:
+            self.own_missed(write.table, write.tablet)
+        if self._closed or target == self.own or not self._around.is_member(target) or not 0 < target <= _MAX_TARGET:
             if stored is not None:
                 self._loop.call_soon(stored, False)
             return

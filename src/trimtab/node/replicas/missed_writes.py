@@ -4,6 +4,7 @@
     catching_up   what this instance missed while it was away, before it may serve
     repair        a replica against another one; mending: against enough of them
     rebuilding    replicas that lost their data
+    own_misses    what own replicas did not take of writes that this instance coordinated
     rounds        all replicas of a tablet against each other, so that deletions can be forgotten
 
 `start` comes when the metastore is loaded. Nothing is answered here before it is durable that this life may come to owe
@@ -22,6 +23,7 @@ from trimtab.node.replicas.catching_up import FAILURES, CatchingUp
 from trimtab.node.replicas.held import HeldReplica
 from trimtab.node.replicas.hints import PREFIX, HintBounds, Hints
 from trimtab.node.replicas.mending import Mending
+from trimtab.node.replicas.own_misses import OwnMisses
 from trimtab.node.replicas.rebuilding import Lost, Rebuilding
 from trimtab.node.replicas.repair import Repair, RepairService, Subject
 from trimtab.node.replicas.repair_rounds import Kept, RepairRounds
@@ -98,6 +100,8 @@ class MissedWrites:
             defect=fatal,
         )
         self.rebuilding = Rebuilding(self.mending, lost=self._lost, ready=self.settled, story=story, defect=fatal)
+        self.own_misses = OwnMisses(self.mending, self._find_open, ready=self.settled, defect=fatal)
+        self.hints.own, self.hints.own_missed = self._own, self.own_misses.note
         self.rounds = RepairRounds(
             self._own,
             self,
@@ -138,7 +142,7 @@ class MissedWrites:
         self.stop()
         try:
             async with asyncio.timeout(_CLOSE_S):
-                owes = len(self._control.open_requests) or self.catching_up.lost_own
+                owes = len(self._control.open_requests) or self.catching_up.lost_own or len(self.own_misses)
                 await self.hints.close(clean=not owes)
         except (TimeoutError, StorageError) as error:
             self._instance.story(f"it could not be written down that this instance owes nobody anything: {error!r}")
@@ -151,6 +155,7 @@ class MissedWrites:
             task.cancel()
         self.catching_up.stop()
         self.rebuilding.stop()
+        self.own_misses.stop()
         self.rounds.stop()
         self.hints.stop()
 
@@ -171,6 +176,7 @@ class MissedWrites:
         yield Sample("hints_added", "Hints that were made.", hints.added, counter=True)
         yield Sample("hints_pushed", "Hints that reached their target.", hints.pushed, counter=True)
         yield Sample("hints_dropped", "Hints that were too many or too old.", hints.dropped, counter=True)
+        yield Sample("own_misses", "Writes that own replicas did not take.", self.own_misses.noted, counter=True)
         yield Sample("missed_marks", "Others that missed more than there are hints of.", len(hints.marked()))
         yield Sample("repairs", "Comparisons of a replica with another one.", taken.comparisons, counter=True)
         yield Sample("repaired_pairs", "Pairs that replicas took from others.", taken.pairs, counter=True)
@@ -347,6 +353,10 @@ class MissedWrites:
         if held is None:
             raise Refused("not_ready", f"there is no open replica of tablet {tablet} of table {table} here")
         return held
+
+    def _find_open(self, table: int, tablet: int) -> Subject | None:
+        replica = self._shelf.get(table, tablet)
+        return self._held(replica) if replica is not None and replica.readable else None
 
     def _lost(self) -> list[Lost]:
         held = (self._held(replica) for replica in self._shelf.held() if replica.state is ReplicaState.REBUILDING)

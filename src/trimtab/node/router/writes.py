@@ -3,6 +3,8 @@
 A write is a set of pairs for one tablet. It goes to all replicas that can be reached, whatever the level; the level
 says only how many must have synced and applied it before the client is told that it is done, in each set of replicas
 where a tablet has several. Whoever does not acknowledge gets a hint, so the level never says how many will have it.
+Only what a replica refuses because of the write itself (a stamp from the future, a partition that is too large) gets
+none, unless the level was reached all the same: nobody has been promised it, and as a hint it would slip through.
 
 That too few replicas are reachable is said before anything is sent (`unavailable`). Afterwards the outcome of a write
 that failed or ran out of time is unknown, and it stays under way here until every replica has answered or its time is
@@ -32,10 +34,15 @@ Done = Callable[[Refused | None, int], None]
 
 # These say nothing about whether the replica has taken the write.
 _UNKNOWN = (NO_ANSWER, NOT_SENT)
+# These are about the write, not about the state that the replica is in.
+_FOR_GOOD = frozenset(("invalid", "too_large", "too_late", "skew"))
 
 
 class Hints(Protocol):
-    """Where writes are kept for replicas that missed them. `stored`: told whether it is durable, not from within."""
+    """Where writes are kept for replicas that missed them. `stored`: told whether it is durable, not from within.
+
+    That this instance's own replica missed one is noted there too.
+    """
 
     def add(self, target: int, write: ReplicaWrite, stored: Callable[[bool], None] | None = None) -> None: ...
 
@@ -206,6 +213,8 @@ class TabletWrite:
         "_hints_on_the_way",
         "_level",
         "_missing",
+        "_reached",
+        "_refused_for_good",
         "_route",
         "_ticket",
         "_token",
@@ -236,6 +245,8 @@ class TabletWrite:
         self._acknowledged = 0
         self._failures: dict[int, Failed] = {}
         self._hints_on_the_way = 0
+        self._reached = False
+        self._refused_for_good: list[int] = []
         self._topology = topology
         self._token = writes.opened(topology)
         self._ticket: Ticket = writes.deadlines.add(deadline, self._overdue)
@@ -264,7 +275,10 @@ class TabletWrite:
                 self._count(raft_id)
         else:
             self._failures[raft_id] = failure
-            self._hint(raft_id)
+            if failure.code not in _FOR_GOOD or self._reached:
+                self._hint(raft_id)
+            else:
+                self._refused_for_good.append(raft_id)
             if self._done is not None:
                 self._look_for_hope()
         if not self._waiting:
@@ -283,7 +297,9 @@ class TabletWrite:
     def _hint(self, raft_id: int) -> None:
         writes = self._writes
         if raft_id == writes.raft_id:
-            return  # its own replica could not take it; neither could a hint be kept for it on the same disk
+            # A hint for itself would need the same log and the same space: it is only noted.
+            writes.hints.add(raft_id, self._write)
+            return
         writes.hinted += 1
         if self._level is Level.ANY and self._done is not None:
             self._hints_on_the_way += 1
@@ -336,8 +352,13 @@ class TabletWrite:
 
     def _conclude(self, refused: Refused | None) -> None:
         done, self._done = self._done, None
-        if done is not None:
-            done(refused, self._acknowledged)
+        if done is None:
+            return
+        if refused is None:
+            self._reached = True
+            for raft_id in self._refused_for_good:
+                self._hint(raft_id)
+        done(refused, self._acknowledged)
 
     def _end(self) -> None:
         self._writes.deadlines.cancel(self._ticket)

@@ -173,6 +173,40 @@ def test_refusals_that_leave_no_hope_are_told_at_once_with_their_reasons() -> No
     play(story)
 
 
+@pytest.mark.parametrize("code", ["skew", "too_large", "invalid", "too_late"])
+def test_what_replicas_refuse_because_of_the_write_itself_does_not_slip_through_as_a_hint(code: str) -> None:
+    async def story() -> None:
+        router = Router(Topology(3, (1, 2, 3)))
+        router.replicas.refusing = {2: code, 3: code}
+        assert (await router.refusal(Level.QUORUM))[0] == "write_failed"
+        assert router.hints.targets == []
+        router.replicas.refusing = {1: code, 2: code, 3: code}
+        assert (await router.refusal(Level.ANY))[0] == "write_failed"
+        assert router.hints.targets == []
+        # Where the level is reached it was promised, and everybody has to come to have it.
+        router.replicas.refusing = {2: code}
+        assert await router.write(Level.QUORUM) == 2
+        await asyncio.sleep(0.1)
+        assert router.hints.targets == [2]
+
+    play(story)
+
+
+def test_that_the_own_replica_did_not_take_a_write_is_noted() -> None:
+    async def story() -> None:
+        router = Router(Topology(3, (1, 2, 3)))
+        router.replicas.refusing = {OWN: "overloaded"}
+        assert await router.write(Level.QUORUM) == 2
+        await asyncio.sleep(0.1)
+        assert router.hints.targets == [OWN]
+        router.replicas.refusing, router.replicas.silent = {}, {OWN}
+        assert await router.write(Level.QUORUM) == 2
+        await asyncio.sleep(2)
+        assert router.hints.targets == [OWN, OWN]
+
+    play(story)
+
+
 def test_any_is_reached_by_a_hint_that_is_durable() -> None:
     async def story() -> None:
         router = Router(Topology(4, (2, 3, 4)))
