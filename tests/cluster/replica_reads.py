@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +44,15 @@ class _Schema:
 class ReplicaReads:
     """Reads at ONE from the replicas of one instance."""
 
-    def __init__(self, channel: Channel, raft_id: int, schema: _Schema) -> None:
+    def __init__(self, channel: Channel, raft_id: int, ask_schema: Callable[[], Awaitable[_Schema]]) -> None:
         self._channel = channel
         self._raft_id = raft_id
-        self._schema = schema
+        self._ask_schema = ask_schema
+        self._schema: _Schema
+
+    async def refresh(self) -> None:
+        """Learn the topology and the catalog of now: what is asked by older ones is refused as fenced."""
+        self._schema = await self._ask_schema()
 
     async def rows(self, name: str) -> dict[Any, dict[str, Any]]:
         """All rows of a table that this instance's replicas hold, by primary key. RpcError: it refuses to answer."""
@@ -101,11 +106,13 @@ async def replicas_of(cluster: Instances, number: int, *, via: int | None = None
         address=cluster.listen[other],
         data_id=known["uuid"],
     )
-    schema = await _schema_of(cluster, via or number)
     channel = Channel(cluster.listen[number], hello, random.Random(number))
     try:
         await channel.wait_connected(_CONNECT_S)
-        yield ReplicaReads(channel, int(cluster.identity(number)["raft_id"]), schema)
+        raft_id = int(cluster.identity(number)["raft_id"])
+        replicas = ReplicaReads(channel, raft_id, lambda: _schema_of(cluster, via or number))
+        await replicas.refresh()
+        yield replicas
     finally:
         channel.close()
 

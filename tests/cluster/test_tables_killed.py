@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ async def nothing_is_lost(three: Instances, db: trimtab.Database, history: Histo
     facts, registers = at_quorum(db)
     assert not history.lost(facts, registers)
     for number in three.running:
-        await three.wait_for(lambda number=number: holds_all(three, number, history), f"i{number} holds everything")
+        await three.wait_for(partial(holds_all, three, number, history), f"i{number} holds everything")
 
 
 async def holds_all(three: Instances, number: int, history: History) -> bool:
@@ -61,8 +62,6 @@ async def holds_all(three: Instances, number: int, history: History) -> bool:
     lost = history.lost(
         {key: row["value"] for key, row in facts.items()}, {key: row["n"] for key, row in registers.items()}
     )
-    if lost:
-        print(f"i{number} lacks {len(lost)}: {lost[:3]}")
     return not lost
 
 
