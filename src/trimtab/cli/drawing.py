@@ -38,6 +38,16 @@ def table(*columns: str, wraps: Collection[str] = ()) -> Table:
     return made
 
 
+def in_bytes(count: int) -> str:
+    """A number of bytes, as short as a table wants it."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
 @dataclass(frozen=True)
 class Fitting:
     """A table that leaves out columns, in the order of `drops`, until the others fit in the width there is.

@@ -109,7 +109,7 @@ def picture(seen: Seen, everybody: bool) -> RenderableType:
 def _table(seen: Seen, everybody: bool) -> Fitting:
     from rich.text import Text
 
-    from trimtab.cli.drawing import Fitting
+    from trimtab.cli.drawing import Fitting, in_bytes
     from trimtab.topology.grades import Grade
 
     shown = [each for each in seen.view.instances if everybody or not each.record.left]
@@ -127,14 +127,18 @@ def _table(seen: Seen, everybody: bool) -> Fitting:
             "grade": _grade(each),
             "role": _role(seen, each),
             "heard": Text(_heard(seen, each)),
+            "tablets": Text(str(each.tablets)),
+            "size": Text(in_bytes(each.bytes)),
             "why": Text(record.reason if news else ""),
         }
         rows.append(row)
     columns = ["instance", "address", "failure domain", "state", "grade", "role", "heard"]
+    if any(each.tablets or each.bytes for each in shown):
+        columns += ["tablets", "size"]
     if any(row["why"].plain for row in rows):
         columns.append("why")
     # The sentences above the table say why, too, so that goes first; how an instance stands is kept to the last.
-    drops = ("why", "failure domain", "address", "heard")
+    drops = ("why", "failure domain", "address", "heard", "size", "tablets")
     return Fitting(columns, rows, drops, wraps={"failure domain": 0, "why": _WHY_WIDTH})
 
 

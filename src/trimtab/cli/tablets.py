@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trimtab.cli.contact import Contact, JsonOption, with_contact
 from trimtab.cli.database import use
-
-if TYPE_CHECKING:
-    from trimtab.client.database import Database
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,13 +20,8 @@ def tablets(
     table: Annotated[str, typer.Argument(metavar="[TABLE]", help="KEYSPACE.TABLE; default: all.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show every tablet: the tokens it covers, and which instances hold its replicas."""
-
-    async def look(database: Database) -> list[dict[str, Any]]:
-        await database.refresh()
-        return database.tablets(table)
-
-    shapes = use(contact, look)
+    """Show every tablet: the tokens it covers, which instances hold its replicas, and how large the largest is."""
+    shapes: list[dict[str, Any]] = use(contact, lambda database: database.tablets(table))
     if as_json:
         print(json.dumps(shapes))
         return
@@ -38,13 +30,13 @@ def tablets(
         return
     from rich.text import Text
 
-    from trimtab.cli.drawing import console
+    from trimtab.cli.drawing import console, in_bytes
     from trimtab.cli.drawing import table as draw
 
     moves = any(shape["stage"] for shape in shapes)
     sized = any(shape["bytes"] is not None for shape in shapes)
     columns = ["table", "tablet", "after token", "to token", "replicas"]
-    columns += ["stage", "pending"] * moves + ["bytes"] * sized
+    columns += ["stage", "pending"] * moves + ["size"] * sized
     made = draw(*columns)
     for shape in shapes:
         cells = [
@@ -57,6 +49,6 @@ def tablets(
         if moves:
             cells += [shape["stage"] or "", ", ".join(shape["pending"] or [])]
         if sized:
-            cells.append("" if shape["bytes"] is None else str(shape["bytes"]))
+            cells.append("" if shape["bytes"] is None else in_bytes(shape["bytes"]))
         made.add_row(*map(Text, cells))
     console().print(made)

@@ -387,8 +387,11 @@ class Database:
         return self._aio.plan(table)
 
     def tablets(self, table: str = "") -> list[dict[str, Any]]:
-        """Every tablet, or those of one table, with its tokens and replicas, as this client knows them."""
-        return self._aio.tablets(table)
+        """Every tablet, or those of one table: its tokens, its replicas, and the bytes of the largest of them.
+
+        Instances report sizes every few seconds; `bytes` is None where nobody has yet, or the leader can't be asked.
+        """
+        return self._thread.call(lambda: self._aio.tablets(table))
 
     # Changing the schema. Each returns when every instance that is Online knows of it; the names of those that don't
     # yet, which is none as a rule.

@@ -89,12 +89,18 @@ class Database:
         """A table's columns, keys and types, as this client knows it; NotFound if it knows of none."""
         return self._session.known.plan(table)
 
-    def tablets(self, table: str = "") -> list[dict[str, Any]]:
-        """Every tablet, or those of one table, with its tokens and replicas, as this client knows them."""
+    async def tablets(self, table: str = "") -> list[dict[str, Any]]:
+        """Every tablet, or those of one table: its tokens, its replicas, and the bytes of the largest of them.
+
+        Instances report sizes every few seconds; `bytes` is None where nobody has yet, or the leader can't be asked.
+        """
+        await self.refresh()
         known, members = self._session.known, self._session.members
         names = {raft_id: member.instance_id for raft_id, member in members.by_id.items()}
-        only = known.table(table).full_name if table else ""
-        return shapes.tablets(known.catalog.tables, members.maps, names, only=only)
+        chosen = known.table(table) if table else None
+        sizes = await self._session.sizes(chosen.id if chosen else 0)
+        only = chosen.full_name if chosen else ""
+        return shapes.tablets(known.catalog.tables, members.maps, names, only=only, sizes=sizes)
 
     # Changing the schema. Each returns when every instance that is Online knows of it, or names in `waiting` who
     # does not yet.

@@ -23,10 +23,13 @@ from trimtab.client.members import Members
 from trimtab.client.stamps import Stamps
 from trimtab.rows import protocol
 from trimtab.rows.protocol import ChangeReply, ChangeRequest, SchemaReply, SchemaRequest
+from trimtab.tablets import sizes
+from trimtab.tablets.sizes import SizesReply, SizesRequest
 
 REFRESH_S = 5.0
 CHANGE_TIMEOUT_S = 60.0  # a change of the schema waits for every instance
 _SETTLE_S = 0.02
+_SIZES_S = 2.0
 _TRY_AGAIN = TRY_AGAIN | {"unknown_method", "starting", "not_ready"}
 
 T = TypeVar("T")
@@ -147,6 +150,22 @@ class Session:
         except ValueError as error:
             raise Error(f"a member's schema can't be read: {error}; is it of another version?") from error
         self._versions = catalog_version, topology_version
+
+    async def sizes(self, table: int) -> dict[tuple[int, int], int]:
+        """Bytes of the tablets of a table, or of all (0), as far as they are known to a leader that can be asked."""
+        found: dict[tuple[int, int], int] = {}
+        start: tuple[int, int] | None = (0, 0)
+        while start is not None:
+            body = sizes.encode(SizesRequest(table, start))
+            try:
+                answer = await self._contacts.ask(sizes.SIZES, body, min(self.timeout_s, _SIZES_S))
+            except (Timeout, Unavailable):
+                # Where tablets are is known without a leader; how large they are is not.
+                break
+            reply: SizesReply = decoded(sizes.decode_reply, answer)
+            found |= sizes.by_place(reply)
+            start = reply.next if reply.next is None or reply.next > start else None
+        return found
 
     async def _keep_fresh(self) -> None:
         while True:

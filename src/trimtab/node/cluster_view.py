@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from trimtab.governor.state import Heard
@@ -33,7 +33,10 @@ MAX_WAITING_SHOWN = 100
 
 
 class ClusterView:
-    """Answers for one instance. `heard` gives what the leader knows, None where this instance does not lead."""
+    """Answers for one instance.
+
+    `heard` gives what the leader knows, None where this instance does not lead; `sizes` are bytes by raft id.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class ClusterView:
         lease_left_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         waiting: Callable[[], Iterable[str]] = tuple,
+        sizes: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._raft_id = raft_id
         self._cluster_id = cluster_id
@@ -63,6 +67,7 @@ class ClusterView:
         self._lease_left_ms = lease_left_ms
         self._wall_ms = wall_ms
         self._waiting = waiting
+        self._sizes = sizes
         self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
@@ -121,7 +126,7 @@ class ClusterView:
     def _instances(self, left_shown: Collection[int]) -> list[InstanceView]:
         config = self._group.raw.raft.tracker.config
         heard = self._heard()
-        loads = self._tables.loads()
+        loads, sizes = self._tables.loads(), self._sizes()
         shown = []
         shown_ids = self._view.members().keys() | set(left_shown)
         for raft_id in sorted(shown_ids):
@@ -136,6 +141,7 @@ class ClusterView:
                     heard_ms=known.age_ms if known is not None else None,
                     applied=known.applied if known is not None else None,
                     tablets=loads.get(raft_id, 0),
+                    bytes=sizes.get(raft_id, 0),
                 )
             )
         return shown

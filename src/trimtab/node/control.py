@@ -45,6 +45,7 @@ from trimtab.node.router.router import BATCHES_PREFIX, Router
 from trimtab.node.router.schemas import Schemas
 from trimtab.node.schema_service import SchemaService
 from trimtab.node.serving import Serving
+from trimtab.node.size_reports import SizeReports
 from trimtab.node.standing import Standing
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.raft.roles import StateType
@@ -187,6 +188,7 @@ class ClusterControl:
             lease_left_ms=self.lease_left_ms,
             wall_ms=instance.wall_ms,
             waiting=self._waiting,
+            sizes=lambda: self.sizes.totals(),
         )
         door = LeaderDoor(
             instance.raft_id,
@@ -206,6 +208,18 @@ class ClusterControl:
             name=settings.instance_id,
             wall_ms=instance.wall_ms,
             story=instance.story,
+        )
+        self.sizes = SizeReports(
+            instance.raft_id,
+            instance.data_id,
+            self._group,
+            self.view,
+            instance.watching.tables,
+            self.office,
+            door,
+            self.calls,
+            held=instance.holdings.shelf.held,
+            defect=instance.fail,
         )
         self.service = ClusterService(
             Self(
@@ -246,6 +260,7 @@ class ClusterControl:
             self.service,
             self.requests,
             self.schema,
+            self.sizes,
             self.missed,
             self.router,
         ):
@@ -268,6 +283,7 @@ class ClusterControl:
         self._instance.watching.on_change.append(self._view_changed)
         self.missed.start()
         self.router.start()
+        self.sizes.start()
         self.standing.start()
         self.standing.changed()
         self._look_at_office()
@@ -279,6 +295,7 @@ class ClusterControl:
             self._instance.watching.on_change.remove(self._view_changed)
         self.executor.end()
         self.missed.stop()
+        self.sizes.stop()
         self.heartbeats.stop()
         self.standing.stop()
         self.router.stop()

@@ -225,7 +225,8 @@ class ViewRequest(msgspec.Struct, array_like=True, frozen=True):
 class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     """An instance as shown: its record, and what the leader knows of it right now (None: the asked one does not lead).
 
-    `heard_ms` is how long ago the leader heard from it; `tablets` how many replicas it should hold.
+    `heard_ms` is how long ago the leader heard from it; `tablets` how many replicas it should hold, `bytes` what those
+    take on disk and in memory as it last reported (0: not yet).
     """
 
     raft_id: int
@@ -235,6 +236,7 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     heard_ms: int | None = None
     applied: int | None = None
     tablets: int = 0
+    bytes: int = 0
 
 
 class ViewReply(msgspec.Struct, array_like=True, frozen=True):

@@ -142,7 +142,7 @@ def _instance(shown: InstanceView) -> Shape:
         "voter": shown.voter,
         "weight": record.weight,
         "tablets": shown.tablets,
-        "bytes": 0,
+        "bytes": shown.bytes,
         "target_incarnation": record.grades.target.incarnation,
         "learner": shown.learner,
         "http_address": record.http_address or None,
