@@ -133,17 +133,11 @@ class Ragged:
         """`width` bytes from each of these places in `data`, as a matrix."""
         import numpy as np
 
-        found = np.empty((len(places), width), dtype=np.uint8)
         if not width or not len(places):
-            return found
+            return np.empty((len(places), width), dtype=np.uint8)
         # Every place of `data` as the beginning of an item: one index a row instead of one a byte.
-        windows = np.lib.stride_tricks.as_strided(
-            self.data, (len(self.data) - width + 1, width), (1, 1), writeable=False
-        )
-        for start in range(0, len(places), _BLOCK_ROWS):
-            stop = start + _BLOCK_ROWS
-            found[start:stop] = windows[places[start:stop]]
-        return found
+        items = np.ndarray((len(self.data) - width + 1,), f"V{width}", buffer=self.data, strides=(1,))
+        return items[places].view(np.uint8).reshape(len(places), width)
 
     def pick(self, starts: Offsets, lengths: Offsets) -> Ragged:
         """These parts of `data` as strings of their own."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks import BENCHMARKS, storage
 from benchmarks.load import BenchmarkFailed
 from benchmarks.report import Options
@@ -20,7 +19,7 @@ def test_a_small_run_reports_every_figure_beside_its_peer(tmp_path: Path, monkey
         assert rows[case, metric, "Parquet"]["ratio"] > 0
     assert rows["get by key", "p50 µs", "goal"]["peer_value"] == storage.GET_GOAL_US
     assert said[-1] == "round 2 of 2"
-    assert not [path for path in tmp_path.iterdir()], "it leaves nothing behind"
+    assert not list(tmp_path.iterdir()), "it leaves nothing behind"
 
 
 def test_it_is_one_of_the_benchmarks() -> None:
