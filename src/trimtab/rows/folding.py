@@ -122,38 +122,36 @@ class _Partition:
         self.begun = begun  # in its middle: what was before is not known
         self.deleted: list[Pair] = []
         self.ranges: list[Pair] = []
-        self.all: Covers | None = None
-        self.settled: Covers = NO_COVERS
+        self.settled: Covers | None = None  # made of those from before the history
         self.busy: set[bytes] = set()
 
     def close(self, rule: FoldRule) -> Covers:
         """All its deletions are known, because something that comes after them was met."""
-        if self.all is None:
-            self.all = covers_of(self.deleted, self.ranges, len(self.prefix))
-            # as_of 0 would mean everything.
-            if self.all is not NO_COVERS and rule.history_from_us > 1:
-                self.settled = covers_of(self.deleted, self.ranges, len(self.prefix), rule.history_from_us - 1)
-        return self.all
+        if self.settled is None:
+            until_us = rule.history_from_us - 1
+            # As of 0 would mean of now.
+            self.settled = (
+                covers_of(self.deleted, self.ranges, len(self.prefix), until_us) if until_us > 0 else NO_COVERS
+            )
+        return self.settled
 
     def note(self, layout: RowLayout, versions: Sequence[Pair], clustering: bytes | None) -> None:
-        """Which deletions cover something of these versions. The latest of them keeps the others from mattering."""
-        if self.all is NO_COVERS or self.all is None:
+        """Which of them cover something of these versions. Of several the latest stays, so the others don't matter."""
+        covers, static = self.settled, clustering is None
+        if covers is None or covers is NO_COVERS:
             return
-        static = clustering is None
-        for each in (self.all.partition, None if clustering is None else self.all.covering_range(clustering)):
-            if (
-                each is not None
-                and each.key not in self.busy
-                and covered(layout, versions, each.stamp_us, static=static)
-            ):
+        for each in (covers.partition, None if clustering is None else covers.covering_range(clustering)):
+            if each is None or each.key in self.busy:
+                continue
+            if covered(layout, versions, each.stamp_us, static=static):
                 self.busy.add(each.key)
 
     def fold(self, rule: FoldRule) -> Folded | None:
         """Deletions that nobody needs any more, at the end of a pass over the whole partition."""
-        self.close(rule)
-        if self.settled is NO_COVERS:
+        settled = self.close(rule)
+        if settled is NO_COVERS:
             return None
-        visible = set(self.settled.pairs()[::2])
+        visible = set(settled.pairs()[::2])
         gone: list[bytes] = []
         for each in self._old(rule):
             needed = self.begun or each.key in self.busy or not rule.forgetting.deletion(each.written_ms)
@@ -199,15 +197,14 @@ def fold_range(
         section, clustering = row_key[at : at + 1], row_key[at + 1 :]
         if section not in (STATIC, ROWS):
             raise BadRow(f"a key of {layout.name} in section {section.hex() or 'none'}: {row_key[:64].hex()}")
-        static = section == STATIC
-        partition.close(rule)
+        settled, static = partition.close(rule), section == STATIC
         partition.note(layout, versions, None if static else clustering)
         yield fold_row(
             layout,
             row_key,
             versions,
             rule,
-            settled_us=partition.settled.static_us if static else partition.settled.covering(clustering),
+            settled_us=settled.static_us if static else settled.covering(clustering),
             static=static,
         )
     if partition is not None and complete:

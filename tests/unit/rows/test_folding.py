@@ -131,6 +131,15 @@ def test_a_deletion_stays_while_a_version_of_the_history_holds_something_older_b
     assert rows_of(WIDE, store.read(whole(1)).pairs, [V0, V1], NOW_S).cells == [[None, b"new"]]
 
 
+def test_a_deletion_that_a_later_one_hides_stays_while_reads_as_of_a_time_need_it() -> None:
+    store = Store().rows(1, 2).delete(1, stamp=20, start=Bound([int_(0)])).delete(1, stamp=50)
+    rule = FoldRule(NOW_MS + 1, history_from_us=40)
+    steps = list(fold_range(WIDE, sorted(store.pairs.items()), rule))
+    # Whatever of a pass is done, what was deleted does not come back.
+    assert [step for step in steps if step is not None and len(step.deletes) == 1] == steps[:2]
+    assert steps[2] is None
+
+
 def test_deletions_that_others_hide_go_at_once() -> None:
     store = Store().delete(1, stamp=20, start=Bound([int_(1)]), end=Bound([int_(2)]))
     store.delete(1, stamp=30, start=Bound([int_(0)]))
