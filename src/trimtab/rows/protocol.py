@@ -244,9 +244,10 @@ class Failed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ReplicaWritten(msgspec.Struct, array_like=True, frozen=True):
-    """In step with the writes: None where it is synced and applied."""
+    """In step with the writes: None where it is synced and applied. `now_ms`: the replica's wall clock; 0: not said."""
 
     results: list[Failed | None]
+    now_ms: int = 0
 
 
 class RangeRead(msgspec.Struct, array_like=True, frozen=True):

@@ -4,6 +4,10 @@ Each write is answered exactly once, with None when the replica has synced and a
 is routed by one topology and one catalog version, those that its writes were made for, because the replica judges it by
 them. What can't be sent is answered in the next turn, never from within `send`.
 
+A replica's answer says what time it is there. If this node's clock turns out to be further behind than clocks may
+differ, what it has stamped is older than it should be and may be covered by what was written before: that is no
+acknowledgement. (That it is ahead, the replica says.)
+
 What waits for one replica is bounded, in writes and in bytes. A replica that stands still would else make this node
 hold everything that is written meanwhile; above the bound `send` says no, and the write becomes a hint.
 """
@@ -18,12 +22,13 @@ from trimtab.net.errors import DeadlineExceeded, NetError, NotConnected, RpcErro
 from trimtab.net.errors import Overloaded as NetOverloaded
 from trimtab.node.links import Link
 from trimtab.rows import protocol
-from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWrites
+from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWrites, WriteKind
 
 Answered = Callable[[int, Failed | None], None]  # raft id of the replica; None: synced and applied there
 
 NO_ANSWER = "no_answer"
 NOT_SENT = "not_sent"
+SKEW = "skew"
 _OVERHEAD_BYTES = 64
 _PAIR_OVERHEAD_BYTES = 10
 _LEAST_TIME_S = 0.01
@@ -51,9 +56,20 @@ class _Parcel:
 class Parcels:
     """The way of writes to every other member. `limit_bytes`: of one message."""
 
-    def __init__(self, links: Mapping[int, Link], limit_bytes: int) -> None:
+    def __init__(
+        self,
+        links: Mapping[int, Link],
+        limit_bytes: int,
+        *,
+        wall_ms: Callable[[], int] | None = None,
+        max_skew_ms: int = 0,
+        complain: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self._links = links
         self._limit_bytes = limit_bytes
+        self._wall_ms = wall_ms
+        self._max_skew_ms = max_skew_ms
+        self._complain = complain
         self._loop = asyncio.get_running_loop()
         self._open: dict[int, _Parcel] = {}
         self._full: list[tuple[int, _Parcel]] = []
@@ -133,15 +149,29 @@ class Parcels:
             self._answer_all(raft_id, parcel, refusal_of(error))
             return
         try:
-            results = protocol.decode_replica_written(future.result()).results
+            written = protocol.decode_replica_written(future.result())
+            results = written.results
             if len(results) != len(parcel.writes):
                 raise ValueError(f"{len(results)} results for {len(parcel.writes)} writes")
         except ValueError as wrong:
             self._answer_all(raft_id, parcel, Failed(NO_ANSWER, f"its answer can't be read: {wrong}"))
             return
+        behind = self._behind(raft_id, written.now_ms) if written.now_ms else None
         self._let_go(raft_id, parcel)
-        for answered, result in zip(parcel.answered, results, strict=True):
-            answered(raft_id, result)
+        for write, answered, result in zip(parcel.writes, parcel.answered, results, strict=True):
+            # What is no fresh write has stamps of its own.
+            answered(raft_id, behind if behind is not None and write.kind is WriteKind.FRESH else result)
+
+    def _behind(self, raft_id: int, their_ms: int) -> Failed | None:
+        """Why its acknowledgements don't count. The answer took its time to come, so it is at least so much later."""
+        if self._wall_ms is None or their_ms - self._wall_ms() <= self._max_skew_ms:
+            return None
+        text = (
+            f"the clock of this instance is {their_ms - self._wall_ms()} ms behind that of instance {raft_id}, and at "
+            f"most {self._max_skew_ms} ms are allowed; set the clocks right (NTP)"
+        )
+        self._complain(f"writes don't count as acknowledged: {text}")
+        return Failed(SKEW, text)
 
     def _answer_all(self, raft_id: int, parcel: _Parcel, failure: Failed) -> None:
         self._let_go(raft_id, parcel)

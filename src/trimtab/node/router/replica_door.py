@@ -161,10 +161,11 @@ class ReplicaDoor:
             request.fail(refused.code, refused.text)
             return
         if not message.writes:
-            request.reply(protocol.encode(ReplicaWritten([])))
+            request.reply(protocol.encode(ReplicaWritten([], self._wall_ms())))
             return
         deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
-        parcel = _Parcel(request, len(message.writes), partial(self._serving.release_write, message.topology))
+        release = partial(self._serving.release_write, message.topology)
+        parcel = _Parcel(request, len(message.writes), release, self._wall_ms)
         for position, write in enumerate(message.writes):
             finished = partial(parcel.stored, position)
             failure = self._judge(write)
@@ -349,11 +350,12 @@ class ReplicaDoor:
 class _Parcel:
     """The results of a message, as they come. `release` judges when the answer leaves."""
 
-    __slots__ = ("_left", "_release", "_request", "_results")
+    __slots__ = ("_left", "_release", "_request", "_results", "_wall_ms")
 
-    def __init__(self, request: Request, count: int, release: Callable[[], None]) -> None:
+    def __init__(self, request: Request, count: int, release: Callable[[], None], wall_ms: Callable[[], int]) -> None:
         self._request = request
         self._release = release
+        self._wall_ms = wall_ms
         self._left = count
         self._results: list[Failed | None] = [None] * count
 
@@ -370,7 +372,7 @@ class _Parcel:
         except Refused as refused:
             self._request.fail(refused.code, refused.text)
             return
-        self._request.reply(protocol.encode(ReplicaWritten(self._results)))
+        self._request.reply(protocol.encode(ReplicaWritten(self._results, self._wall_ms())))
 
 
 def failure_of(error: BaseException) -> Failed:

@@ -9,6 +9,8 @@ from trimtab.net.hello import Hello
 from trimtab.net.server import Handler
 from trimtab.node.answering import Method
 from trimtab.node.router.batches import Batches
+from trimtab.node.router.clock_memory import PREFIX as CLOCK_PREFIX
+from trimtab.node.router.clock_memory import ClockMemory
 from trimtab.node.router.deadlines import Deadlines
 from trimtab.node.router.door import RowsDoor
 from trimtab.node.router.executor import Executor
@@ -56,10 +58,17 @@ class Router:
         self._ask = control.calls.ask
         self._turn = 0
         self.clock = HybridClock(timing.max_skew_ms)
+        self.clock_memory = ClockMemory(self.clock, instance.holdings.log.records(CLOCK_PREFIX))
         self.deadlines = Deadlines()
         self.overload = Overload()
         self.routes = Routes(raft_id, view, instance.watching.tables)
-        self.parcels = Parcels(links, limit_bytes)
+        self.parcels = Parcels(
+            links,
+            limit_bytes,
+            wall_ms=instance.wall_ms,
+            max_skew_ms=timing.max_skew_ms,
+            complain=instance.complaints.add,
+        )
         self.replica_door = ReplicaDoor(
             raft_id,
             view,
@@ -118,7 +127,7 @@ class Router:
             self.batches,
             Gets(self.reads, self.replica_door, self.routes, instance.wall_ms),
             Paging(self.reads, self.routes, instance.wall_ms),
-            Stamping(self.clock, instance.wall_ms),
+            Stamping(self.clock, instance.wall_ms, self.clock_memory),
             control.waits,
             limit_bytes=limit_bytes,
             complain=instance.complaints.add,
@@ -133,6 +142,7 @@ class Router:
         return self.batches.methods()
 
     def start(self) -> None:
+        self.clock_memory.start()
         self.batches.start()
 
     def stop(self) -> None:

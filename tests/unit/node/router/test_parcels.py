@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from tests.unit.node.router.stage import play
 
 from trimtab.net.errors import ConnectionLost, NotConnected
 from trimtab.node.router import parcels as parcels_module
 from trimtab.node.router.parcels import Parcels, weight
 from trimtab.rows import protocol
-from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWritten
+from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWritten, WriteKind
 
 
 class Channel:
@@ -66,6 +67,23 @@ def test_what_arises_in_a_turn_is_one_message_for_each_replica_and_results_come_
         links[2].channel.futures[0].set_result(protocol.encode(ReplicaWritten([None, refusal])))
         await asyncio.sleep(0)
         assert first.came == [(2, None)] and second.came == [(2, refusal)]
+
+    play(story)
+
+
+def test_acknowledgements_don_t_count_if_the_replica_s_clock_shows_that_this_one_is_far_behind() -> None:
+    async def story() -> None:
+        link, fresh, hint, told = Link(), Answers(), Answers(), []
+        parcels = Parcels({2: link}, 10_000, wall_ms=lambda: 1_000, max_skew_ms=500, complain=told.append)  # type: ignore[dict-item]
+        for now_ms in (1_500, 1_501, 0):
+            send(parcels, 2, write(1), fresh)
+            send(parcels, 2, msgspec.structs.replace(write(2), kind=WriteKind.REPAIR), hint)
+            await asyncio.sleep(0)
+            link.channel.futures[-1].set_result(protocol.encode(ReplicaWritten([None, None], now_ms)))
+            await asyncio.sleep(0)
+        assert [failure and failure.code for _, failure in fresh.came] == [None, "skew", None]
+        assert [failure for _, failure in hint.came] == [None, None, None]
+        assert len(told) == 1 and "501 ms behind that of instance 2" in told[0]
 
     play(story)
 
