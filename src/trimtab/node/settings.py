@@ -91,6 +91,7 @@ class Limits:
     disk_reserve_bytes: int = 64 << 20
     hint_bytes: int = 64 << 20  # for each other instance
     hint_count: int = 200_000
+    row_cache_bytes: int = 32 << 20  # rows that were read lately, ready to be answered
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ ROW_DELETE, PUT, PARTITION_DELETE, RANGE_DELETE = 1, 2, 3, 4
 
 _LATEST = (1 << 63) - 1
 _SIGN = 1 << 63
+# Of tables whose whole key is one column; some 300 bytes each.
+_MAX_LOCATED = 16_384
+_SHORT = 64
 _KIND = [bytes((kind,)) for kind in range(5)]
 
 
@@ -139,6 +142,21 @@ def row_key(layout: RowLayout, cells: Sequence[bytes]) -> bytes:
     """The key of a row, without a tail, from the cells of its whole primary key."""
     split = len(layout.partition)
     return row_in(layout, partition_prefix(layout, cells[:split]), cells[split:])
+
+
+def locate(layout: RowLayout, cells: Sequence[bytes]) -> tuple[bytes, int]:
+    """The key of a row and the tablet that it is in. Keys that are asked for again and again are encoded once."""
+    known = layout.located
+    single = len(cells) == 1 and len(cells[0]) <= _SHORT
+    if single and (found := known.get(cells[0])) is not None:
+        return found
+    key = row_key(layout, cells)
+    located = key, int.from_bytes(key[:TOKEN_BYTES]) >> (65 - layout.table.tablets.bit_length())
+    if single:
+        if len(known) >= _MAX_LOCATED:
+            known.clear()
+        known[cells[0]] = located
+    return located
 
 
 def row_in(layout: RowLayout, prefix: bytes, cells: Sequence[bytes | None]) -> bytes:

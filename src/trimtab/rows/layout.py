@@ -142,6 +142,7 @@ class RowLayout:
         widths = [each.codec.width for each in self.partition]
         # Where the section byte lies, if that is the same in every key.
         self.partition_end = None if None in widths else 8 + sum(width or 0 for width in widths)
+        self.located: dict[bytes, tuple[bytes, int]] = {}  # see `keys.locate`
         self.plans: dict[Any, Any] = {}  # made by those who write and read rows; see `remember`
 
     def _key_column(self, column: Column, *, exact: bool) -> KeyColumn:

@@ -64,7 +64,8 @@ def _wanted(shape: Shape, columns: Sequence[int]) -> list[tuple[int, ValueColumn
     return [(into, known[id]) for into, id in enumerate(columns) if id in known]
 
 
-def _plan(layout: RowLayout, columns: Sequence[int]) -> _Plan:
+def plan_of(layout: RowLayout, columns: Sequence[int]) -> _Plan:
+    """How these columns are read; the same object for as long as layout and columns are. BadRequest: no such column."""
     key = ("read", *columns)
     known: _Plan | None = layout.plans.get(key)
     if known is None:
@@ -88,7 +89,7 @@ def rows_of(
     `low` and `high`, if given, are the row keys that the pairs were read between (`high` where the reading ended): a
     partition that lies wholly between them and has a live static row, but no live row, is one row of nulls.
     """
-    plan = _plan(layout, columns)
+    plan = plan_of(layout, columns)
     rows = Rows([], [], [])
     if len(pairs) == 2 and not layout.clustering:
         _add(layout, plan, rows, pairs[0][:-TAIL], [(pairs[0], pairs[1])], None, now_s, with_meta)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.node.figures import Sample
 from trimtab.node.replicas.folding import Folding
 from trimtab.node.replicas.replica import Replica, ReplicaState
+from trimtab.node.replicas.row_cache import RowCache
 from trimtab.node.replicas.shelf import Place, Shelf
 from trimtab.node.replicas.snapshots import ReplicaSnapshots
 from trimtab.rows.folding import FoldRule, rule_for
@@ -43,6 +44,7 @@ class Holdings:
             instance.disk,
             self.log,
             self.wanted,
+            row_cache=RowCache(instance.settings.limits.row_cache_bytes),
             settled=self.settled,
             fatal=instance.fail,
             story=instance.story,
@@ -145,4 +147,8 @@ class Holdings:
         yield Sample("fold_walks", "Replicas that were folded from end to end.", folding.walks, counter=True)
         largest = folding.largest_partition_bytes
         yield Sample("largest_partition_bytes", "The largest partition here, if it is large at all.", largest)
+        rows = shelf.row_cache
+        yield Sample("row_cache_bytes", "What rows take that were read lately and are kept ready.", rows.bytes)
+        yield Sample("row_cache_hits", "Rows that were answered from there.", rows.hits, counter=True)
+        yield Sample("row_cache_misses", "Rows that had to be read from the store.", rows.misses, counter=True)
         yield Sample("replica_snapshots", "Snapshots of replicas that are kept.", len(self.snapshots.known()))

@@ -27,6 +27,7 @@ from typing import Protocol
 import msgspec
 
 from trimtab.node.answering import Refused
+from trimtab.node.replicas.row_cache import CachedRows
 from trimtab.storage.mutation_log import Mutation, MutationLog, Pairs
 from trimtab.storage.port import Corrupt, DiskFull, StorageError, Store, SyncDone
 
@@ -148,9 +149,12 @@ class Replica:
         log: MutationLog,
         around: Surroundings,
         call_soon: Callable[[Callable[[], None]], object],
+        rows: CachedRows,
     ) -> None:
         self.name = name
         self.store = store
+        # Whatever changes a row in the store drops it from here in the same step.
+        self.rows = rows
         self.meta = meta
         self.table = meta.table
         self.tablet = meta.tablet
@@ -244,11 +248,14 @@ class Replica:
         if self.closed or self.stalled is not None or self._held is not None:
             return False
         batch = self.store.batch()
+        drop = self.rows.drop
         for key in deletes:
             batch.delete(key)
+            drop(key[:-_TAIL_BYTES])
         size = 0
         for place in range(0, len(puts), 2):
             batch.put(puts[place], puts[place + 1])
+            drop(puts[place][:-_TAIL_BYTES])
             size += len(puts[place]) + len(puts[place + 1])
         batch.put(POSITION_KEY, _u64.pack(self.position))
         meta = self.meta
@@ -285,9 +292,12 @@ class Replica:
         """Let what is synced wait, until `release`: its files are being copied at a known position."""
         if self._held is None:
             self._held = []
+            self.rows.shut()
 
     def release(self) -> None:
         held, self._held = self._held, None
+        if not self.closed:
+            self.rows.open()
         if held:
             self.apply(held)
 
@@ -323,12 +333,17 @@ class Replica:
 
     def _apply(self, entries: Iterable[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         batch = self.store.batch()
-        put = batch.put
+        put, drop = batch.put, self.rows.drop
         for pairs in entries:
             if len(pairs) == 2:
-                put(pairs[0], pairs[1])
+                key = pairs[0]
+                put(key, pairs[1])
+                drop(key[:-_TAIL_BYTES])
             else:
-                deque(map(put, pairs[::2], pairs[1::2]), maxlen=0)
+                keys = pairs[::2]
+                deque(map(put, keys, pairs[1::2]), maxlen=0)
+                for key in keys:
+                    drop(key[:-_TAIL_BYTES])
         put(POSITION_KEY, _u64.pack(last))
         error = self._write(batch)
         if error is None:
@@ -444,6 +459,7 @@ class Replica:
         """Its store was opened again: what it holds reaches `position`, and the rest is about to be replayed."""
         # A flush that is under way knows nothing of what is in memory from now on.
         self._recoveries += 1
+        self.rows.drop_all()
         self.position = self.flushed_position = position
         self.unflushed_bytes = 0
         self.unflushed_since = None
@@ -453,6 +469,7 @@ class Replica:
         if self.closed:
             return
         self.closed = True
+        self.rows.shut()
         held, self._held = self._held, None
         if held:
             self.apply(held)

@@ -36,6 +36,7 @@ from trimtab.node.replicas.replica import (
     read_position,
     write_meta,
 )
+from trimtab.node.replicas.row_cache import CachedRows, RowCache
 from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
 from trimtab.node.waits import Waits
 from trimtab.storage.mutation_log import LogBusy, MutationLog
@@ -44,6 +45,7 @@ from trimtab.storage.port import Corrupt, Disk, DiskFull, StorageError, Store
 TABLETS = "tablets"
 QUARANTINE = "quarantine"
 TICK_S = 1.0
+ROW_CACHE_BYTES = 32 << 20
 _AT_ONCE = 8
 _RECORD = struct.Struct(">QII")
 
@@ -89,6 +91,7 @@ class Shelf:
         wanted: Wanted,
         *,
         bounds: FlushBounds | None = None,
+        row_cache: RowCache | None = None,
         settled: Callable[[], bool] = lambda: True,
         fatal: Callable[[BaseException], None],
         story: Callable[[str], None],
@@ -103,6 +106,7 @@ class Shelf:
         self.on_close: Callable[[Replica], None] = lambda _replica: None
         self._disk = disk
         self._log = log
+        self.row_cache = row_cache if row_cache is not None else RowCache(ROW_CACHE_BYTES)
         self._ask_wanted = wanted
         self._wants: Mapping[Place, int] | None = None
         self._settled = settled
@@ -323,7 +327,8 @@ class Shelf:
         except BaseException:
             store.close()
             raise
-        return Replica(name.path, store, meta, position, self._log, self, self._loop.call_soon)
+        rows = CachedRows(self.row_cache, name.table)
+        return Replica(name.path, store, meta, position, self._log, self, self._loop.call_soon, rows)
 
     async def _begin(self, name: Name, store: Store, state: ReplicaState) -> tuple[ReplicaMeta, int]:
         """A new incarnation, from here on in the log. In files when it returns, and only then known to others."""

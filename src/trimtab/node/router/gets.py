@@ -1,7 +1,8 @@
 """Rows by their whole primary keys: one, or many at once.
 
 Keys are grouped by tablet. What this node's own replica may answer alone is read at once, without a message to anybody,
-and the answer is there when `begin` returns. For the rest each tablet is read with one message for all of its keys.
+and the answer is there when `begin` returns: of tables without clustering columns, as they are now, the cells and
+nothing else. For the rest each tablet is read with one message for all of its keys.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trimtab.node.router.reads import Reads
 from trimtab.node.router.replica_door import STALE_LEVELS
 from trimtab.node.router.routes import Routes
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import after, row_key
+from trimtab.rows.keys import after, locate
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Cell, CellMeta, GetRequest, Pairs, RangeRead, RangeRows, ReplicaRead, RowsReply
 from trimtab.rows.reading import rows_of
@@ -28,9 +29,16 @@ Done = Callable[[RowsReply | Refused], None]
 class OwnRows(Protocol):
     """This node's own replicas, for single rows."""
 
-    def read_rows(
-        self, layout: RowLayout, tablet: int, keys: Sequence[bytes], now_s: int, *, may_be_stale: bool
-    ) -> tuple[Pairs, bool]: ...
+    def read_cells(
+        self,
+        layout: RowLayout,
+        tablet: int,
+        keys: Sequence[bytes],
+        columns: Sequence[int],
+        now_s: int,
+        *,
+        may_be_stale: bool,
+    ) -> tuple[list[list[Cell] | None], bool]: ...
 
 
 class Gets:
@@ -56,11 +64,10 @@ class Gets:
             else:
                 done(RowsReply([]))
             return
-        key = row_key(layout, keys[0])
-        tablet = tablet_of_key(layout, key)
-        found = self.at_once(layout, request, tablet, keys=(key,), now_s=now_s)
+        key, tablet = locate(layout, keys[0])
+        found = self.at_once(layout, request, tablet, (key,), now_s)
         if found is not None:
-            done(_reply(layout, request, *found, now_s))
+            done(RowsReply(found[0], b"", found[1]))
             return
         rows_of(layout, [], request.columns, 0)
 
@@ -79,14 +86,15 @@ class Gets:
 
     def at_once(
         self, layout: RowLayout, request: GetRequest, tablet: int, keys: Sequence[bytes], now_s: int
-    ) -> tuple[Pairs, bool] | None:
-        """The pairs of rows from this node's own replica, and whether they may be stale; None: ask in the long way."""
-        if layout.clustering or request.as_of_us:
+    ) -> tuple[list[list[Cell] | None], bool] | None:
+        """The rows from this node's own replica, and whether they may be stale; None: ask in the long way."""
+        if layout.clustering or request.as_of_us or request.with_meta:
             return None
         if not self.routes.read(layout.table.id, tablet, request.level).local:
             return None
         try:
-            return self._own.read_rows(layout, tablet, keys, now_s, may_be_stale=request.level in STALE_LEVELS)
+            may_be_stale = request.level in STALE_LEVELS
+            return self._own.read_cells(layout, tablet, keys, request.columns, now_s, may_be_stale=may_be_stale)
         except Refused:
             # Whatever is wrong here, others may be better off; if not, the long way says what it is.
             return None
@@ -122,33 +130,30 @@ class _Many:
         self._done: Done | None = done
         self._now_s = now_s
         self._stale = False
-        self._rows: dict[bytes, list[Cell]] = {}
+        self._rows: dict[bytes, list[Cell] | None] = {}
         self._metas: dict[bytes, list[CellMeta | None]] = {}
         self._keys: list[bytes] = []
         self._left = 0
 
     def start(self) -> None:
         layout, request = self._layout, self._request
-        self._keys = [row_key(layout, cells) for cells in request.keys]
-        shift = 65 - layout.table.tablets.bit_length()
-        tablets: dict[int, dict[bytes, None]] = {}
-        for key in self._keys:
-            tablet = int.from_bytes(key[:8]) >> shift
+        tablets: dict[int, list[bytes]] = {}
+        for cells in request.keys:
+            key, tablet = locate(layout, cells)
+            self._keys.append(key)
             if tablet in tablets:
-                tablets[tablet][key] = None
+                tablets[tablet].append(key)
             else:
-                tablets[tablet] = {key: None}
+                tablets[tablet] = [key]
         self._left = len(tablets)
-        here: Pairs = []
         for tablet, wanted in tablets.items():
-            found = self._gets.at_once(layout, request, tablet, list(wanted), self._now_s)
+            found = self._gets.at_once(layout, request, tablet, wanted, self._now_s)
             if found is None:
-                self._ask(tablet, list(wanted))
+                self._ask(tablet, list(dict.fromkeys(wanted)))
             else:
-                here += found[0]
+                self._rows.update(zip(wanted, found[0], strict=True))
                 self._stale = self._stale or found[1]
                 self._left -= 1
-        self._take(here)
         self._look()
 
     def _ask(self, tablet: int, keys: list[bytes]) -> None:
@@ -201,7 +206,3 @@ class _Many:
         done, self._done = self._done, None
         if done is not None:
             done(answer)
-
-
-def tablet_of_key(layout: RowLayout, key: bytes) -> int:
-    return int.from_bytes(key[:8]) >> (65 - layout.table.tablets.bit_length())

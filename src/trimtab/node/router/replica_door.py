@@ -24,7 +24,7 @@ from trimtab.net.server import Handler, Request
 from trimtab.node.answering import DEFAULT_DEADLINE_S, Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.parcels import NO_ANSWER, Answered
-from trimtab.node.router.replica_reads import Readable, read_ranges, read_rows
+from trimtab.node.router.replica_reads import Readable, read_cells, read_ranges
 from trimtab.node.router.schemas import Schemas
 from trimtab.node.serving import Serving
 from trimtab.node.waits import WaitedTooLong, Waits
@@ -33,6 +33,7 @@ from trimtab.rows.errors import BadRequest, BadRow
 from trimtab.rows.keys import newest_stamp
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import (
+    Cell,
     Failed,
     Pairs,
     ReplicaRead,
@@ -245,10 +246,17 @@ class ReplicaDoor:
             raise Refused(NOT_HERE, f"the replica of tablet {read.tablet} of table {read.table} is not open here")
         return self._read(read, replica)
 
-    def read_rows(
-        self, layout: RowLayout, tablet: int, keys: Sequence[bytes], now_s: int, *, may_be_stale: bool
-    ) -> tuple[Pairs, bool]:
-        """The versions of single rows, for this node's own router, merged where there are several; and whether stale.
+    def read_cells(
+        self,
+        layout: RowLayout,
+        tablet: int,
+        keys: Sequence[bytes],
+        columns: Sequence[int],
+        now_s: int,
+        *,
+        may_be_stale: bool,
+    ) -> tuple[list[list[Cell] | None], bool]:
+        """The cells of single rows, for this node's own router, in step with their row keys; and whether stale.
 
         Only of tables without clustering columns, where nothing but a row's own versions counts. Refused.
         """
@@ -256,10 +264,10 @@ class ReplicaDoor:
         if replica is None or not replica.readable:
             raise Refused("not_ready", f"the replica of tablet {tablet} of {layout.name} is not open here")
         try:
-            pairs = read_rows(replica, layout, keys, now_s)
+            found = read_cells(replica, layout, keys, columns, now_s)
         except (Corrupt, BadRow) as error:
             raise Refused(refusals.CORRUPT, str(error)) from error
-        return pairs, self._serving.answer_own(may_be_stale=may_be_stale)
+        return found, self._serving.answer_own(may_be_stale=may_be_stale)
 
     def ready(self, table: int, tablet: int) -> bool:
         """Whether a read of this node's own replica may be tried."""

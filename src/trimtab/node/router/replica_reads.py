@@ -13,8 +13,9 @@ from typing import Protocol
 from trimtab.rows.digests import digest_of
 from trimtab.rows.keys import PUT, after
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.protocol import Pairs, RangeRead, RangeRows, ReplicaRead
-from trimtab.rows.reading import Limits, Scan, read_range, scan_of
+from trimtab.rows.projection import plan_of
+from trimtab.rows.protocol import Cell, Pairs, RangeRead, RangeRows, ReplicaRead
+from trimtab.rows.reading import Limits, Scan, read_range, rows_of, scan_of
 from trimtab.rows.values import HEAD, MARKER, PER_CELL, TIMES, TTL
 
 ANSWER_BYTES = 256 << 10  # of one message; a row more may exceed it
@@ -26,6 +27,14 @@ _PAST_TAIL = b"\xff" * 18  # a row key with this is above all its versions, and 
 Pair = tuple[bytes, bytes]
 
 
+class KnownRows(Protocol):
+    """Rows of a replica that were read lately; see `node.replicas.row_cache`."""
+
+    def find(self, row_keys: Sequence[bytes], asked: object) -> list[list[Cell] | None]: ...
+
+    def keep(self, row_key: bytes, asked: object, cells: list[Cell], size_bytes: int) -> None: ...
+
+
 class Readable(Protocol):
     """A replica, as its readers see it."""
 
@@ -35,6 +44,9 @@ class Readable(Protocol):
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[Pair]: ...
 
     def read(self, low: bytes, high: bytes, limit: int) -> list[Pair]: ...
+
+    @property
+    def rows(self) -> KnownRows: ...
 
 
 def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list[RangeRows]:
@@ -61,17 +73,34 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
     return answers
 
 
-def read_rows(replica: Readable, layout: RowLayout, keys: Sequence[bytes], now_s: int) -> Pairs:
-    """The rows of a table without clustering columns, by their row keys: a single version as it is, several merged."""
-    pairs: Pairs = []
-    read = replica.read
-    for key in keys:
-        versions = read(key, key + _PAST_TAIL, _ALL_VERSIONS)
-        if len(versions) == 1 or (versions and _says_all(layout, versions)):
-            pairs += versions[0]
-        elif versions:
-            pairs += read_range(layout, scan_of(versions), RangeRead(key, after(key), 1, False, True), now_s).pairs
-    return pairs
+def read_cells(
+    replica: Readable, layout: RowLayout, keys: Sequence[bytes], columns: Sequence[int], now_s: int
+) -> list[list[Cell] | None]:
+    """The wanted cells of rows of a table without clustering columns, by their row keys, in step; None: no such row."""
+    asked = plan_of(layout, columns)
+    found = replica.rows.find(keys, asked)
+    if None not in found:
+        return found
+    for place, key in enumerate(keys):
+        if found[place] is None:
+            pairs = _row(replica, layout, key, now_s)
+            cells = rows_of(layout, pairs, columns, now_s).cells
+            if cells:
+                found[place] = cells[0]
+                if len(pairs) == 2 and not pairs[1][0] & (TTL | PER_CELL) and not layout.regular.multicell:
+                    # Nothing in it expires: it stays so until it is written again.
+                    replica.rows.keep(key, asked, cells[0], len(pairs[1]))
+    return found
+
+
+def _row(replica: Readable, layout: RowLayout, key: bytes, now_s: int) -> Pairs:
+    """A row: a single version as it is, several merged."""
+    versions = replica.read(key, key + _PAST_TAIL, _ALL_VERSIONS)
+    if len(versions) == 1 or (versions and _says_all(layout, versions)):
+        return [*versions[0]]
+    if not versions:
+        return []
+    return read_range(layout, scan_of(versions), RangeRead(key, after(key), 1, False, True), now_s).pairs
 
 
 def _says_all(layout: RowLayout, versions: Sequence[Pair]) -> bool:
