@@ -42,26 +42,23 @@ class BatchView:
         self.layout = layout
         self.keys = keys
         self.values = values
-        self.tokens = ordered_tokens(keys)
-        head = values.column(0, HEAD).astype(np.int32)
-        self.heads: NDArray[np.int32] = head[:, 0] << 16 | head[:, 1] << 8 | head[:, 2]  # flags, layout
-
-    def _from_end(self, distance: int, width: int) -> Octets:
-        """Bytes of the keys' tails."""
-        if self.keys.width is not None:
-            return self.keys.column(self.keys.width - distance, width)
-        return self.keys.gather(self.keys.offsets[1:] - distance, width)
+        # Flags and layout, as one number.
+        if values.width is not None and values.width > HEAD:
+            self.heads: NDArray[np.int64] = values.numbers(0, ">u4") >> 8
+        else:
+            head = values.column(0, HEAD).astype(np.int64)
+            self.heads = head[:, 0] << 16 | head[:, 1] << 8 | head[:, 2]
 
     def stamps(self) -> NDArray[np.int64]:
         import numpy as np
 
-        inverted = self._from_end(TAIL, 8).reshape(-1).view(">u8").astype(np.uint64)
+        inverted = self.keys.numbers(-TAIL, ">u8").astype(np.uint64)
         return np.int64(_LATEST) - inverted.view(np.int64)
 
     def sections(self) -> Octets:
         places = section_places(self.layout, self.keys)
         if isinstance(places, int):
-            return self.keys.column(places, 1).reshape(-1)
+            return self.keys.column(places, 1)[:, 0]
         return self.keys.gather(self.keys.starts + places, 1).reshape(-1)
 
     def pairs(self, places: Iterable[int]) -> list[Pair]:
@@ -81,7 +78,7 @@ class BatchView:
 
         token = np.uint64(int.from_bytes(prefix[:TOKEN_BYTES], "big"))
         found = []
-        for at in range(int(np.searchsorted(self.tokens[:end], token)), end):
+        for at in range(int(np.searchsorted(ordered_tokens(self.keys)[:end], token)), end):
             key = self.keys.bytes_at(at)
             if key[: len(prefix)] == prefix:
                 if key[len(prefix)] >= ROWS[0]:
@@ -92,21 +89,24 @@ class BatchView:
     def special(self) -> Mask:
         import numpy as np
 
-        # In one pass: a byte a row says all that its own key and head can.
-        found: Mask = self._from_end(_KIND_FROM_END, 1).reshape(-1) != PUT
+        found: Mask = self.keys.numbers(-_KIND_FROM_END, "|u1") != PUT
         for head in (
             [int(self.heads[0])] if bool((self.heads == self.heads[0]).all()) else np.unique(self.heads).tolist()
         ):
             flags, number = head >> 16, head & 0xFFFF
             if flags > ALL_FLAGS or flags & PER_CELL or self._by_the_row(number):
                 found |= self.heads == head
-        again = self._repeats()
-        found[1:] |= again
-        found[:-1] |= again
+        # Whether tokens are equal does not depend on the order of their bytes.
+        tokens = self.keys.numbers(0, "=u8")
+        same: Mask = tokens[1:] == tokens[:-1]
+        if same.any():
+            again = self._repeats(same)
+            found[1:] |= again
+            found[:-1] |= again
         if self.layout.clustering:
             before = self.sections() != ROWS[0]
             if before.any():
-                partitions = np.concatenate(([0], np.cumsum(self.tokens[1:] != self.tokens[:-1])))
+                partitions = np.concatenate(([0], np.cumsum(~same)))
                 marked = np.zeros(int(partitions[-1]) + 1, dtype=bool)
                 marked[partitions[before]] = True
                 found |= marked[partitions]
@@ -119,20 +119,18 @@ class BatchView:
         except BadRow:
             return True  # unless it is no row's value at all, that code says what is wrong
 
-    def _repeats(self) -> Mask:
+    def _repeats(self, same: Mask) -> Mask:
+        """Where a row key equals the one before; `same`: where the token does."""
         import numpy as np
         import pyarrow.compute as pc
 
-        same: Mask = self.tokens[1:] == self.tokens[:-1]
-        if not same.any():
-            return same
         keys, ends = self.keys, self.keys.offsets[1:] - TAIL
         starts = keys.starts
         lengths = ends - starts
         places = np.flatnonzero(same & (lengths[1:] == lengths[:-1]))
-        same[:] = False
+        again = np.zeros(len(same), dtype=bool)
         if len(places):
             one = keys.pick(starts[places], lengths[places]).to_arrow()
             other = keys.pick(starts[places + 1], lengths[places + 1]).to_arrow()
-            same[places] = np.asarray(pc.equal(one, other))
-        return same
+            again[places] = np.asarray(pc.equal(one, other))
+        return again

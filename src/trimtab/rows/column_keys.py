@@ -15,7 +15,7 @@ from trimtab.rows.column_hashing import hashes, tokens
 from trimtab.rows.errors import BadRow
 from trimtab.rows.keys import PUT, ROWS, TAIL
 from trimtab.rows.layout import MAX_KEY_BYTES, KeyColumn, RowLayout
-from trimtab.rows.ragged import Ragged, fixed, from_arrow, from_list, join
+from trimtab.rows.ragged import Ragged, copy_columns, fixed, from_arrow, from_list, join
 from trimtab.rows.tokens import TOKEN_BYTES
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:
     """The tokens in front of keys, as numbers that sort like the keys do."""
     import numpy as np
 
-    return keys.column(0, TOKEN_BYTES).reshape(-1).view(">u8").astype(np.uint64)
+    return keys.numbers(0, ">u8").astype(np.uint64)
 
 
 def section_places(layout: RowLayout, keys: Ragged) -> int | Offsets:
@@ -159,9 +159,7 @@ def _encode(column: KeyColumn, strings: Ragged, *, exact: bool) -> Ragged:
 
     kind = column.type.kind
     if kind in _SIGN_FLIPPED:
-        matrix = strings.matrix.copy()
-        matrix[:, 0] ^= 0x80
-        return _directed(column, fixed(matrix))
+        return _directed(column, fixed(_sign_flipped(strings.matrix)))
     if kind in (Kind.DATE, Kind.BOOLEAN):
         return _directed(column, strings)
     if kind in _FLOATING:
@@ -173,6 +171,15 @@ def _encode(column: KeyColumn, strings: Ragged, *, exact: bool) -> Ragged:
         return _directed(column, join([strings, b"\x00\x00"]))
     encode = column.codec.encode
     return from_list([encode(cell) for cell in strings.to_list()])
+
+
+def _sign_flipped(matrix: Octets) -> Octets:
+    import numpy as np
+
+    flipped = np.empty(matrix.shape, dtype=np.uint8)
+    copy_columns(matrix, flipped)
+    flipped[:, 0] ^= 0x80
+    return flipped
 
 
 def _directed(column: KeyColumn, encoded: Ragged) -> Ragged:
@@ -199,13 +206,11 @@ def _decode_fixed(column: KeyColumn, matrix: Octets, exact: bool) -> Ragged:
     kind = column.type.kind
     if kind in _SIGN_FLIPPED or kind in (Kind.DATE, Kind.BOOLEAN):
         plain = ~matrix if column.descending else matrix
-        if kind in _SIGN_FLIPPED:
-            plain[:, 0] ^= 0x80
-        return fixed(plain)
+        return fixed(_sign_flipped(plain) if kind in _SIGN_FLIPPED else plain)
     if kind in _FLOATING:
         word, _, _ = _FLOATING[kind]
         plain = ~matrix if column.descending else matrix
-        bits = plain.reshape(-1).view(f">{word}").astype(f"={word}")
+        bits = plain.view(f">{word}")[:, 0].astype(f"={word}")
         sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
         cells = np.where(bits & sign, bits ^ sign, ~bits).astype(f">{word}")
         return fixed(cells.view(np.uint8).reshape(matrix.shape))

@@ -154,8 +154,7 @@ def decode_values(
     states = _states(shape, presence)
     live: Mask | None = None
     if flags & TTL:
-        expires = values.column(HEAD + 4, 4).reshape(-1).view(">u4")
-        live = np.asarray(expires > now_s)
+        live = np.asarray(values.numbers(HEAD + 4, ">u4") > now_s)
     if not flags & MARKER:
         any_given = np.zeros(count, dtype=bool)
         for column, state in zip(shape.columns, states, strict=True):
@@ -198,7 +197,7 @@ def _variable(
     import numpy as np
 
     count = len(values)
-    ends = values.column(ends_at, 4 * len(shape.variable)).reshape(-1).view(">u4").reshape(count, -1)
+    ends = values.column(ends_at, 4 * len(shape.variable)).view(">u4")
     if not count:
         return {}
     same = bool((ends == ends[0]).all())

@@ -8,7 +8,6 @@ string becomes a Python object until RocksDB wants it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +23,47 @@ if TYPE_CHECKING:
 _BLOCK_ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """`data[offsets[i]:offsets[i + 1]]` is string i. With a `width`, offsets are not kept: i * width would be them."""
+    """`data[offsets[i]:offsets[i + 1]]` is string i. With a `width`, offsets are not kept: i * width would be them.
 
-    data: Octets
-    count: int
-    width: int | None = None
-    _offsets: Offsets | None = None
+    A matrix may be part of a larger one, with gaps between its rows; `data` is then made when somebody asks for it.
+    """
+
+    __slots__ = ("_data", "_matrix", "_offsets", "count", "width")
+
+    def __init__(
+        self,
+        data: Octets | None,
+        count: int,
+        width: int | None = None,
+        offsets: Offsets | None = None,
+        matrix: Octets | None = None,
+    ) -> None:
+        self._data = data
+        self.count = count
+        self.width = width
+        self._offsets = offsets
+        self._matrix = matrix
 
     def __len__(self) -> int:
         return self.count
 
     @property
+    def data(self) -> Octets:
+        import numpy as np
+
+        if self._data is None:
+            assert self._matrix is not None
+            found = np.empty(self._matrix.shape, dtype=np.uint8)
+            copy_columns(self._matrix, found)
+            self._matrix, self._data = found, found.reshape(-1)
+        return self._data
+
+    @property
     def matrix(self) -> Octets:
-        """One row a string; only where they are equally long."""
+        """One row a string; only where they are equally long. Not to be changed."""
+        if self._matrix is not None:
+            return self._matrix
         assert self.width is not None
         return self.data.reshape(self.count, self.width)
 
@@ -80,7 +105,7 @@ class Ragged:
     def slice(self, start: int, stop: int) -> Ragged:
         """Some strings, on the same memory."""
         if self.width is not None:
-            return Ragged(self.data[start * self.width : stop * self.width], stop - start, self.width)
+            return fixed(self.matrix[start:stop])
         offsets = self.offsets[start : stop + 1]
         return varying(self.data, offsets)
 
@@ -99,7 +124,7 @@ class Ragged:
 
     def bytes_at(self, at: int) -> bytes:
         if self.width is not None:
-            return self.data[at * self.width : (at + 1) * self.width].tobytes()
+            return bytes(self.matrix[at])
         offsets = self.offsets
         return self.data[offsets[at] : offsets[at + 1]].tobytes()
 
@@ -120,14 +145,19 @@ class Ragged:
             yield self.slice(start, min(start + rows, self.count)).to_list()
 
     def column(self, offset: int, width: int) -> Octets:
-        """The same few bytes of every string, as a matrix. Every string must reach that far."""
-        import numpy as np
-
+        """The same few bytes of every string, as a matrix that is not to be changed. Every string reaches that far."""
         if self.width is None:
             return self.gather(self.starts + offset, width)
-        found = np.empty((self.count, width), dtype=np.uint8)
-        copy_columns(self.matrix[:, offset : offset + width], found)
-        return found
+        return self.matrix[:, offset : offset + width]
+
+    def numbers(self, offset: int, code: str) -> NDArray[Any]:
+        """The same bytes of every string as a number: `code` is numpy's (`>u4`). From the end if offset is negative."""
+        size = int(code[2:])
+        if self.width is None:
+            places = self.starts + offset if offset >= 0 else self.offsets[1:] + offset
+            return self.gather(places, size).view(code)[:, 0]
+        offset += self.width if offset < 0 else 0
+        return self.matrix[:, offset : offset + size].view(code)[:, 0]
 
     def gather(self, places: Offsets, width: int) -> Octets:
         """`width` bytes from each of these places in `data`, as a matrix."""
@@ -180,10 +210,10 @@ def copy_columns(source: Octets, target: Octets) -> None:
 
 def fixed(matrix: Octets) -> Ragged:
     """One string a row of the matrix."""
-    import numpy as np
-
     count, width = matrix.shape
-    return Ragged(np.ascontiguousarray(matrix).reshape(-1), count, width)
+    if matrix.flags.c_contiguous:
+        return Ragged(matrix.reshape(-1), count, width)
+    return Ragged(None, count, width, matrix=matrix)
 
 
 def varying(data: Octets, offsets: Offsets) -> Ragged:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.rows.column_keys import ordered_tokens, with_tails
-from trimtab.rows.ragged import Ragged
+from trimtab.rows.ragged import Ragged, copy_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,7 @@ def order_of(keys: Ragged) -> tuple[NDArray[np.int64], bool]:
         found: NDArray[np.int64] = pc.array_sort_indices(keys.to_arrow()).to_numpy().astype(np.int64)
         return found, True
     padded = np.zeros((count, -(-keys.width // 8) * 8), dtype=np.uint8)
-    padded[:, : keys.width] = keys.matrix
+    copy_columns(keys.matrix, padded[:, : keys.width])
     words = padded.view(">u8").astype(np.uint64)
     return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))]), True
 

@@ -74,11 +74,7 @@ def _corrupt(path: Path, offset: int, what: str) -> Corrupt:
 def _verify(path: Path, offset: int, keys: Ragged, values: Ragged) -> None:
     import numpy as np
 
-    if keys.width is not None:
-        written = keys.column(keys.width - _HASH_BYTES, _HASH_BYTES)
-    else:
-        written = keys.gather(keys.offsets[1:] - _HASH_BYTES, _HASH_BYTES)
-    wrong = np.flatnonzero(written.reshape(-1).view(">i8") != hashes(values))
+    wrong = np.flatnonzero(keys.numbers(-_HASH_BYTES, ">i8") != hashes(values))
     for at in wrong.tolist():
         # What a store keeps for itself has no hash; it lies in front of all rows.
         if len(keys.bytes_at(at)) > _HASH_BYTES:
