@@ -10,6 +10,9 @@ one replica of three could be read at QUORUM once, and not be seen by the next r
 
     write of v reaches A only, its coordinator dies · read asks A and B: v · read asks B and C: not v, though v was seen
 
+A read as of a time gives nothing to anybody: what was there then may have been deleted since, and a replica that has
+forgotten the deletion must not get it back.
+
 A read of one answer (ONE, LOCAL_ONE, or a single replica) compares nothing; from this node's own replica it is answered
 at once.
 """
@@ -73,7 +76,6 @@ class Reads:
         waits: Waits,
         deadlines: Deadlines,
         *,
-        wall_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.raft_id = raft_id
@@ -84,7 +86,6 @@ class Reads:
         self.parcels = parcels
         self.deadlines = deadlines
         self.latencies = Latencies()
-        self.wall_ms = wall_ms
         self.spawn = spawn
         self.loop = asyncio.get_running_loop()
         self._serving = serving
@@ -381,7 +382,8 @@ class TabletRead:
                 await self._fetch(spare[:1], full)
             layout = self._reads.schemas.layout(self._read.table)
             found = reconcile(layout, self._read, full)
-            await self._bring_in_step(found, {each for each in full if not found.lacking[each]})
+            if not self._read.as_of_us:
+                await self._bring_in_step(found, {each for each in full if not found.lacking[each]})
             self._stale = self._stale or any(rows.stale for rows in full.values())
         except Refused as refused:
             self._conclude(refused, [])
@@ -441,10 +443,11 @@ class TabletRead:
         reads, read = self._reads, self._read
         enough: asyncio.Future[None] = reads.loop.create_future()
         left: dict[int, int] = {}
+        # As old as the read, not as its repair: in a machine that stood still in between, what was read may have been
+        # deleted since, and the deletion be forgotten.
+        began_ms = read.now_s * 1000
         writes = {
-            raft_id: [
-                ReplicaWrite(read.table, read.tablet, part, reads.wall_ms(), WriteKind.REPAIR) for part in split(pairs)
-            ]
+            raft_id: [ReplicaWrite(read.table, read.tablet, part, began_ms, WriteKind.REPAIR) for part in split(pairs)]
             for raft_id, pairs in lacking.items()
         }
         left.update({raft_id: len(parts) for raft_id, parts in writes.items()})

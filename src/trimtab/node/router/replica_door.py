@@ -53,6 +53,7 @@ from trimtab.topology.view import View
 NOT_HERE = "not_here"
 TOO_LATE = "too_late"
 SKEW = "skew"
+HISTORY = "history"
 MAX_TASKS = 2_000
 MAX_OPEN_WAIT_S = 5.0
 _MARGIN_S = 0.02
@@ -60,7 +61,10 @@ STALE_LEVELS = frozenset((Level.ONE, Level.LOCAL_ONE))
 
 
 class Replica(Readable, Protocol):
-    """A replica, as requests see it."""
+    """A replica, as requests see it. Reads as of a time up to `forgot_us` are not exact."""
+
+    @property
+    def forgot_us(self) -> int: ...
 
     def write(self, pairs: Pairs, done: SyncDone, *, repair: bool = False) -> None: ...
 
@@ -280,6 +284,12 @@ class ReplicaDoor:
         if not replica.readable:
             text = f"the replica of tablet {read.tablet} of table {read.table} is being rebuilt; ask another"
             raise Refused("not_ready", text)
+        if 0 < read.as_of_us < replica.forgot_us:
+            text = (
+                f"tablet {read.tablet} of table {read.table} can't be read as of {read.as_of_us}: it has rows with so many "
+                f"versions that those up to {replica.forgot_us} were folded; ask for a later time"
+            )
+            raise Refused(HISTORY, text)
         try:
             ranges = read_ranges(replica, self._schemas.layout(read.table), read)
         except (Corrupt, BadRow) as error:

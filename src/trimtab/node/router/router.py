@@ -104,7 +104,6 @@ class Router:
             control.open_requests,
             control.waits,
             self.deadlines,
-            wall_ms=instance.wall_ms,
             spawn=self._spawn,
         )
         self.batches = Batches(

@@ -149,7 +149,6 @@ class Shop:
             self.topology.open,
             self.topology.waits,
             Deadlines(),
-            wall_ms=lambda: 1_000,
             spawn=self._spawn,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,7 +185,7 @@ class Shop:
         store = self.store if raft_id == OWN else self.peers[raft_id].store
         return any(name.encode() in value for value in store.pairs.values())
 
-    async def get(self, id: int, level: Level, timeout_s: float = 1.0) -> str | None:
+    async def get(self, id: int, level: Level, timeout_s: float = 1.0, as_of_us: int = 0) -> str | None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[RangeRows]] = loop.create_future()
 
@@ -198,7 +197,7 @@ class Shop:
                 future.set_result(ranges)
 
         key = row_key(self.layout, [big(id)])
-        read = ReplicaRead(5, 0, 7, 0, level, [RangeRead(key, after(key), 1, False, True)], False, 1, 0)
+        read = ReplicaRead(5, 0, 7, 0, level, [RangeRead(key, after(key), 1, False, True)], False, 1, as_of_us)
         self.reads.begin(read, loop.time() + timeout_s, done)
         (found,) = await future
         rows = rows_of(self.layout, found.pairs, [2], 1)
@@ -271,6 +270,19 @@ def test_a_difference_is_merged_and_repaired_before_the_answer_leaves() -> None:
             shop.holds(raft_id, 1, "new", 20)
         assert await shop.get(1, Level.QUORUM) == "new"
         assert shop.has(OWN, "new")
+
+    play(story)
+
+
+def test_a_read_as_of_a_time_gives_nobody_what_was_there_then() -> None:
+    async def story() -> None:
+        shop = Shop()
+        shop.holds(2, 1, "deleted since", 10)
+        assert await shop.get(1, Level.ALL, as_of_us=11) == "deleted since"
+        assert not shop.has(OWN, "deleted since") and not shop.has(3, "deleted since")
+        assert await shop.get(1, Level.ALL, as_of_us=9) is None
+        assert await shop.get(1, Level.ALL) == "deleted since"
+        assert shop.has(OWN, "deleted since") and shop.has(3, "deleted since")
 
     play(story)
 
