@@ -286,8 +286,8 @@ class ReplicaDoor:
             raise Refused("not_ready", text)
         if 0 < read.as_of_us < replica.forgot_us:
             text = (
-                f"tablet {read.tablet} of table {read.table} can't be read as of {read.as_of_us}: it has rows with so many "
-                f"versions that those up to {replica.forgot_us} were folded; ask for a later time"
+                f"tablet {read.tablet} of table {read.table} can't be read as of {read.as_of_us}: it has rows with so "
+                f"many versions that those up to {replica.forgot_us} were folded; ask for a later time"
             )
             raise Refused(HISTORY, text)
         try:
