@@ -205,8 +205,7 @@ class Table(TableRequests):
 
     def _fill(self, rows: list[Any], ask: GetSome, waiter: Waiter) -> None:
         try:
-            for place, row in zip(ask.places, waiter.wait(ask), strict=True):
-                rows[place] = row
+            ask.put_into(rows, waiter.wait(ask))
         except TooLarge:
             halves = ask.halves()
             if not halves:

@@ -7,7 +7,7 @@ stamp. Therefore a key that occurs twice is never in two requests that are under
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trimtab.client.asks import Ask
@@ -21,7 +21,7 @@ MAX_ROWS = 128  # in one request
 MAX_BYTES = 256 * 1024
 MAX_BATCHES = 16  # requests of one put_many under way
 KEYS_AT_ONCE = 4_096  # of one get_many
-MAX_KEYS = 64  # in one request
+MAX_KEYS = 250  # in one request
 
 _ANYBODY = 0  # no raft id
 
@@ -105,15 +105,34 @@ class RowBatches:
 
 
 def key_batches(
-    plan: TablePlan, members: Members, keys: Iterable[Mapping[str, Any]], make: Callable[[], GetSome]
+    plan: TablePlan, members: Members, keys: Sequence[Mapping[str, Any]], make: Callable[[], GetSome]
 ) -> list[GetSome]:
     """Requests for these keys. A key goes where a request for one of its members has room, so that they are few."""
-    batches: list[tuple[GetSome, list[list[bytes]]]] = []
-    room: dict[int, tuple[GetSome, list[list[bytes]]]] = {}
+    every_cells = plan.keys_cells(keys)
+    if members.hold_all(plan.table.id):
+        asks = []
+        for begin in range(0, len(keys), MAX_KEYS):
+            ask = make()
+            ask.keys = keys[begin : begin + MAX_KEYS]
+            ask.places = range(begin, begin + len(ask.keys))
+            ask.send(plan, every_cells[begin : begin + MAX_KEYS])
+            asks.append(ask)
+        return asks
+    return _by_member(plan, members, keys, every_cells, make)
+
+
+def _by_member(
+    plan: TablePlan,
+    members: Members,
+    keys: Sequence[Mapping[str, Any]],
+    every_cells: list[list[bytes]],
+    make: Callable[[], GetSome],
+) -> list[GetSome]:
+    batches: list[_Filling] = []
+    room: dict[int, _Filling] = {}
     near: dict[int, Sequence[Member]] = {}
     table, count = plan.table, plan.partition_count
-    for place, key in enumerate(keys):
-        cells = plan.key_cells(key)
+    for place, (key, cells) in enumerate(zip(keys, every_cells, strict=True)):
         tablet = tablet_of(plan.token(cells[:count]), table.tablets)
         holders = near.get(tablet)
         if holders is None:
@@ -125,21 +144,35 @@ def key_batches(
         else:
             batch = room.get(_ANYBODY) if not holders else None
         if batch is None:
-            batch = make(), []
+            batch = _Filling(make())
             batches.append(batch)
             if holders:
-                batch[0].prefer = holders[len(batches) % len(holders)]
-            room[_place(batch[0])] = batch
-        ask, listed = batch
-        ask.keys.append(key)
-        ask.places.append(place)
-        listed.append(cells)
-        if len(listed) >= MAX_KEYS:
-            del room[_place(ask)]
-    for ask, listed in batches:
-        ask.send(plan, listed)
-    return [ask for ask, _ in batches]
+                batch.ask.prefer = holders[len(batches) % len(holders)]
+            room[batch.place] = batch
+        batch.keys.append(key)
+        batch.places.append(place)
+        batch.cells.append(cells)
+        if len(batch.keys) >= MAX_KEYS:
+            del room[batch.place]
+    return [batch.closed(plan) for batch in batches]
 
 
-def _place(ask: GetSome) -> int:
-    return ask.prefer.raft_id if ask.prefer is not None else _ANYBODY
+class _Filling:
+    """A request for keys that is still being filled."""
+
+    __slots__ = ("ask", "cells", "keys", "places")
+
+    def __init__(self, ask: GetSome) -> None:
+        self.ask = ask
+        self.keys: list[Mapping[str, Any]] = []
+        self.places: list[int] = []
+        self.cells: list[list[bytes]] = []
+
+    @property
+    def place(self) -> int:
+        return self.ask.prefer.raft_id if self.ask.prefer is not None else _ANYBODY
+
+    def closed(self, plan: TablePlan) -> GetSome:
+        self.ask.keys, self.ask.places = self.keys, self.places
+        self.ask.send(plan, self.cells)
+        return self.ask

@@ -58,6 +58,7 @@ class Members:
         self._local_dc = local_dc
         self.maps: dict[int, TabletMap] = {}
         self._routes: dict[tuple[int, int], tuple[Member, ...]] = {}
+        self._whole: dict[int, bool] = {}
         self._turn = 0
 
     # What the cluster says
@@ -66,6 +67,7 @@ class Members:
         """News of where the tablets of all tables are; ValueError if it can't be read."""
         self.maps = {table: TabletMap.unpacked(chunks) for table, chunks in tablets.items()}
         self._routes = {}
+        self._whole = {}
 
     def take_instances(self, instances: Mapping[int, tuple[str, str, str, bool]]) -> None:
         """News of who there is: instance id, address, data centre and whether it is Online, by raft id."""
@@ -95,6 +97,14 @@ class Members:
             if len(self._routes) >= _MAX_ROUTES:
                 self._routes.clear()
             self._routes[table, tablet] = found
+        return found
+
+    def hold_all(self, table: int) -> bool:
+        """Whether all tablets of a table have the same members: then a row of it can be asked for together with any."""
+        found = self._whole.get(table)
+        if found is None:
+            tablets = self.maps.get(table, TabletMap())
+            found = self._whole[table] = bool(tablets) and set(tablets.loads().values()) == {tablets.count}
         return found
 
     def _held_by(self, table: int, tablet: int) -> tuple[Member, ...]:

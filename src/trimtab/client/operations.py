@@ -152,12 +152,12 @@ class GetSome(Reading):
         self, name: str, columns: Sequence[str] | None, level: Level, as_of_us: int, meta: bool, timeout_s: float
     ):
         super().__init__(name, columns, level, as_of_us, meta, timeout_s)
-        self.keys: list[Mapping[str, Any]] = []
-        self.places: list[int] = []
+        self.keys: Sequence[Mapping[str, Any]] = ()
+        self.places: Sequence[int] = ()
 
     def prepare(self, known: Known) -> None:
         plan = known.plan(self.name)
-        self.send(plan, [plan.key_cells(key) for key in self.keys])
+        self.send(plan, plan.keys_cells(self.keys))
 
     def send(self, plan: TablePlan, cells: list[list[bytes]]) -> None:
         self.plan = reading = plan.reading(self.columns)
@@ -177,6 +177,15 @@ class GetSome(Reading):
             half.keys, half.places, half.prefer = self.keys[part], self.places[part], self.prefer
             made.append(half)
         return made
+
+    def put_into(self, rows: list[Any], found: list[Any]) -> None:
+        """The rows that were answered, where they belong."""
+        places = self.places
+        if isinstance(places, range):
+            rows[places.start : places.stop] = found
+        else:
+            for place, row in zip(places, found, strict=True):
+                rows[place] = row
 
     def read(self, body: bytes) -> list[Any]:
         rows = self.rows(decoded(protocol.decode_rows, body))

@@ -10,6 +10,7 @@ Wrong values are refused here, before anything is sent, and named: table, column
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from trimtab.catalog.cql_type import Kind, Type
@@ -37,17 +38,19 @@ class WritePlan(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """For answers that have these columns, in this order."""
+    """For answers that have these columns, in this order. `deserializers`: where a value is not its cell."""
 
     ids: list[int]
     names: tuple[str, ...]
-    deserializers: tuple[Deserialize, ...]
+    deserializers: tuple[tuple[str, Deserialize], ...]
 
     def row(self, cells: Sequence[Cell]) -> Row:
-        return {
-            name: None if cell is None else read(cell)
-            for name, read, cell in zip(self.names, self.deserializers, cells, strict=True)
-        }
+        row: Row = dict(zip(self.names, cells, strict=True))
+        for name, read in self.deserializers:
+            cell = row[name]
+            if cell is not None:
+                row[name] = read(cell)
+        return row
 
     def writetimes(self, metas: Sequence[CellMeta | None]) -> dict[str, int]:
         """Of the cells that have one: key columns have none."""
@@ -153,6 +156,18 @@ class TablePlan:
             raise self._wrong_value(key, error) from error
         return cells
 
+    def keys_cells(self, keys: Sequence[Mapping[str, Any]]) -> list[list[bytes]]:
+        """The cells of several whole primary keys."""
+        if len(self.key) == 1:
+            (name,), (serialize,) = self.key, self._key_serializers
+            # All have this column; as many columns as keys means that none has another. Which of them is wrong, and
+            # how, is found one by one.
+            with suppress(Exception):
+                cells = [[serialize(key[name])] for key in keys]
+                if len(cells) == sum(map(len, keys)):
+                    return cells
+        return [self.key_cells(key) for key in keys]
+
     def prefix_cells(self, key: Mapping[str, Any]) -> tuple[list[bytes], list[bytes]]:
         """Partition and clustering cells of the beginning of a primary key: at least all of the partition key."""
         count = len(key)
@@ -206,7 +221,7 @@ class TablePlan:
             plan = ReadPlan(
                 [self.columns[name].id for name in names],
                 names,
-                tuple(self.types[name].deserialize for name in names),
+                tuple((name, read) for name in names if (read := self.types[name].deserialize) is not bytes),
             )
             if len(self._reads) >= _MAX_PLANS:
                 self._reads.clear()

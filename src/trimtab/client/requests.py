@@ -233,6 +233,6 @@ def key_of(key: Key | None, named: Mapping[str, Any]) -> Key:
 def keys_of(keys: Iterable[Key]) -> list[Key]:
     listed = list(keys)
     for key in listed:
-        if not isinstance(key, Mapping):
+        if key.__class__ is not dict and not isinstance(key, Mapping):
             raise InvalidRequest(f"keys are given as mappings of their columns: [{{'id': 1}}, …], not {key!r}")
     return listed

@@ -207,8 +207,7 @@ class Table(TableRequests):
 
     async def _fill(self, rows: list[Any], ask: GetSome, reply: Reply[list[Any]]) -> None:
         try:
-            for place, row in zip(ask.places, await reply, strict=True):
-                rows[place] = row
+            ask.put_into(rows, await reply)
         except TooLarge:
             halves = ask.halves()
             if not halves:

@@ -52,6 +52,24 @@ def test_many_rows_go_in_few_messages_to_members_that_hold_them() -> None:
             assert number in cluster.holders(tablet_of(token_of_bytes(key[0]), 16))
 
 
+def test_where_everybody_holds_everything_keys_go_in_as_few_messages_as_there_can_be() -> None:
+    async def work(db: Database, _: Stage) -> Any:
+        table = db.table("shop.users")
+        for each in range(30):
+            await table.get(id=each)  # connects to all
+        await table.put_many({"id": each, "name": f"n{each}"} for each in range(0, 600, 2))
+        found = await table.get_many([{"id": each} for each in range(600)])
+        assert [row and row["name"] for row in found] == [None if each % 2 else f"n{each}" for each in range(600)]
+        for each in range(30):
+            await table.get_many([{"id": each}, {"id": each + 1}])
+
+    cluster = users(3, replicas=3)
+    assert play(cluster, work) is None
+    asked = [(number, request) for number, method, request in cluster.asked if method == protocol.GET]
+    assert sorted(len(request.keys) for _, request in asked if len(request.keys) > 2) == [100, MAX_KEYS, MAX_KEYS]
+    assert len({number for number, request in asked if len(request.keys) == 2}) == 3
+
+
 def test_the_last_of_rows_with_one_key_wins() -> None:
     async def work(db: Database, _: Stage) -> Any:
         table = db.table("shop.users")
