@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from trimtab import __version__
-from trimtab.http import changing, looking
+from trimtab.http import changing, looking, tables
 from trimtab.http.asking import answer
 from trimtab.http.docs_page import docs_page
 from trimtab.http.errors import problem
@@ -37,6 +37,7 @@ def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:
     app.state.metrics = metrics
     app.state.streams = streams
     app.include_router(looking.router)
+    app.include_router(tables.router)
     app.include_router(changing.router)
     for path, handler in (("/", _index), ("/docs", _docs), ("/openapi.json", _openapi)):
         app.add_api_route(path, handler, include_in_schema=False)

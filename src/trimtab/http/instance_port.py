@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
 
 import trimtab
-from trimtab.http.port import Figures, Health, Refused
+from trimtab.http.port import Figures, Health, Refused, TablesShown
 from trimtab.metastore.errors import MetastoreError
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, NetError, RpcError
 from trimtab.node.answering import Refused as MethodRefused
@@ -21,6 +22,8 @@ from trimtab.node.instance import Instance
 from trimtab.node.waits import WaitedTooLong
 from trimtab.raft.roles import StateType
 from trimtab.storage.node_log import SYNC_BUCKETS_SECONDS
+from trimtab.tablets import sizes
+from trimtab.tablets.sizes import SizesRequest
 from trimtab.topology import protocol
 from trimtab.topology.grades import Grades
 from trimtab.topology.protocol import (
@@ -34,6 +37,8 @@ from trimtab.topology.protocol import (
 )
 from trimtab.topology.records import EVENTS, EventRecord
 from trimtab.topology.view import View
+
+T = TypeVar("T")
 
 # The door has a limit of its own, which is shorter.
 _TIMEOUT_S = 30.0
@@ -132,6 +137,27 @@ class InstancePort:
         request = ViewRequest(linearizable, events_after, max(events_limit, 1))
         return protocol.decode_view_reply(await self._ask(protocol.VIEW, protocol.encode(request)))
 
+    async def tables(self, linearizable: bool) -> TablesShown:
+        if linearizable:
+            await self._guarded(self._control.read_barrier(_TIMEOUT_S))
+        known, members = self._instance.watching.tables, self._control.view.members()
+        names = {raft_id: record.instance_id for raft_id, record in members.items()}
+        return TablesShown(known.catalog, known.maps, names)
+
+    async def sizes(self, table: int) -> dict[tuple[int, int], int]:
+        found: dict[tuple[int, int], int] = {}
+        start: tuple[int, int] | None = (0, 0)
+        while start is not None:
+            try:
+                answer = await self._ask(sizes.SIZES, sizes.encode(SizesRequest(table, start)))
+            except Refused:
+                # Where tablets are is known without a leader; how large they are is not.
+                break
+            page = sizes.decode_reply(answer)
+            found |= sizes.by_place(page)
+            start = page.next
+        return found
+
     async def create(self, request: CreateRequest) -> RequestReply:
         return protocol.decode_request_reply(await self._ask(protocol.CREATE, protocol.encode(request)))
 
@@ -172,8 +198,12 @@ class InstancePort:
         """What this instance answers, as it would answer anybody."""
         if why := self._out():
             raise Refused("stopped", why)
+        return await self._guarded(self._control.calls.ask(self._instance.raft_id, method, body, _TIMEOUT_S))
+
+    async def _guarded(self, asked: Awaitable[T]) -> T:
+        """The answer, or why there is none in the door's words."""
         try:
-            return await self._control.calls.ask(self._instance.raft_id, method, body, _TIMEOUT_S)
+            return await asked
         except (MethodRefused, RpcError) as error:
             raise Refused(error.code, error.text) from error
         except GroupError as error:

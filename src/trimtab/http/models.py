@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from trimtab.topology.grades import Grade
 from trimtab.topology.records import RequestKind, RequestState
@@ -115,8 +116,8 @@ class Instance(BaseModel):
     incarnation: int
     voter: bool
     weight: float
-    tablets: int
-    bytes: int
+    tablets: int = Field(description="Replicas that it should hold.")
+    bytes: int = Field(description="What they take on disk and in memory, as last reported; 0: not known yet.")
     target_incarnation: int
     learner: bool
     http_address: str | None
@@ -234,3 +235,77 @@ class Events(BaseModel):
 
     events: list[Event]
     last_event: int = Field(description="The newest number there is.")
+
+
+class TypeField(BaseModel):
+    name: str
+    type: str
+
+
+class UserType(BaseModel):
+    """A user type of a keyspace."""
+
+    keyspace: str
+    type: str
+    fields: list[TypeField]
+    version: int
+
+
+class Keyspace(BaseModel):
+    """Tables that are replicated in the same way."""
+
+    keyspace: str
+    replication: dict[str, int] = Field(description="Replicas by data centre.")
+    mode: str
+    version: int
+    tables: list[str]
+    types: list[UserType]
+
+
+class Column(BaseModel):
+    id: int
+    name: str
+    type: str
+    kind: str
+    position: int
+    order: str | SkipJsonSchema[None] = Field(None, description="asc or desc; only of clustering columns.")
+
+
+class TableOptions(BaseModel):
+    comment: str
+    default_ttl_s: int
+    gc_grace_s: int
+    history_s: int
+    speculative_retry: str
+    extensions: dict[str, str]
+
+
+class Table(BaseModel):
+    """A table as it is declared."""
+
+    keyspace: str
+    table: str
+    id: int
+    version: int
+    tablets: int
+    columns: list[Column]
+    partition_key: list[str]
+    clustering_key: list[str]
+    options: TableOptions
+
+
+class Tablet(BaseModel):
+    """A tablet: the tokens above the first, up to the last, and who holds its replicas."""
+
+    keyspace: str
+    table: str
+    tablet: int
+    first_token: int
+    last_token: int
+    replicas: list[str] = Field(description="Instance ids.")
+    pending: list[str] | None
+    planned: list[str] | None
+    stage: str | None
+    session: str | None
+    bytes: int | None = Field(description="Of its largest replica, as last reported; null: not known yet.")
+    generation: int

@@ -7,11 +7,13 @@ members, and is refused with a code that programs compare and a text that people
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trimtab.catalog.catalog import Catalog
 from trimtab.node.figures import Distribution, Sample
+from trimtab.tablets.tablet_map import TabletMap
 from trimtab.topology.grades import Grade, Grades
 from trimtab.topology.protocol import (
     CancelRequest,
@@ -93,6 +95,15 @@ class Figures:
     parts: tuple[Sample | Distribution, ...] = ()  # what the instance's parts say of themselves
 
 
+@dataclass(frozen=True)
+class TablesShown:
+    """The schema, where the tablets are, and instance ids by raft id."""
+
+    catalog: Catalog = field(default_factory=Catalog)
+    maps: Mapping[int, TabletMap] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
 class ClusterPort(Protocol):
     """An instance as the door sees it. What can fail raises Refused."""
 
@@ -102,6 +113,14 @@ class ClusterPort(Protocol):
 
     async def view(self, linearizable: bool, events_after: int, events_limit: int) -> ViewReply:
         """The cluster as this instance sees it; `events_after` -1: no events."""
+        ...
+
+    async def tables(self, linearizable: bool) -> TablesShown:
+        """The tables as this instance sees them."""
+        ...
+
+    async def sizes(self, table: int) -> Mapping[tuple[int, int], int]:
+        """Bytes by table and tablet, of one table or of all (0), as far as they are known to a leader that answers."""
         ...
 
     async def create(self, request: CreateRequest) -> RequestReply: ...

@@ -41,6 +41,7 @@ from trimtab.node.office import Office
 from trimtab.node.presence import HeartbeatDesk
 from trimtab.node.replicas.missed_writes import MissedWrites
 from trimtab.node.request_service import RequestService
+from trimtab.node.router.figures import figures
 from trimtab.node.router.router import BATCHES_PREFIX, Router
 from trimtab.node.router.schemas import Schemas
 from trimtab.node.schema_service import SchemaService
@@ -253,6 +254,7 @@ class ClusterControl:
             holdings.log.records(BATCHES_PREFIX),
             self.schemas,
         )
+        instance.samplers.append(lambda: figures(self.router))
         for part in (
             self.orders,
             self.serving,

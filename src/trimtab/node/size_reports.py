@@ -44,7 +44,7 @@ class Measured(Protocol):
     closed: bool
 
     @property
-    def disk_bytes(self) -> int: ...
+    def held_bytes(self) -> int: ...
 
 
 class SizeReports:
@@ -161,7 +161,7 @@ class SizeReports:
         replicas = [replica for replica in self._held() if not replica.closed]
         first = self._looked_at if self._looked_at < len(replicas) else 0
         for replica in replicas[first : first + MAX_LOOKED_AT]:
-            self._sizes[replica.table, replica.tablet] = replica.disk_bytes
+            self._sizes[replica.table, replica.tablet] = replica.held_bytes
         self._looked_at = first + MAX_LOOKED_AT
         here = {(replica.table, replica.tablet) for replica in replicas}
         for place in [place for place in self._sizes if place not in here]:

@@ -245,6 +245,12 @@ class ModelStore:
             raise self._refusal
         return self._contents.table.bytes
 
+    def memory_bytes(self) -> int:
+        """None: the model tells what is durable by batches, not by files."""
+        if self._refusal is not None:
+            raise self._refusal
+        return 0
+
     def close(self) -> None:
         if type(self._refusal) is StoreClosed:
             return

@@ -148,7 +148,13 @@ class Store(Protocol):
         """
         ...
 
-    def approximate_bytes(self) -> int: ...
+    def approximate_bytes(self) -> int:
+        """What it takes, in files and in memory."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """What of that is in memory: rows that are in no file yet."""
+        ...
 
     def close(self) -> None:
         """Let go of the files. Idempotent. Says nothing about durability: sync or flush first."""

@@ -291,8 +291,11 @@ class RocksStore:
     def approximate_bytes(self) -> int:
         self.check_open()
         tables = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
-        memory = self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
-        return tables + memory
+        return tables + self.memory_bytes()
+
+    def memory_bytes(self) -> int:
+        self.check_open()
+        return self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
 
     def close(self) -> None:
         if self._closed:

@@ -159,6 +159,7 @@ def test_a_closed_store_refuses_everything(machine):
             lambda: store.start_flush(calls.append),
             lambda: store.checkpoint("copy"),
             lambda: store.approximate_bytes(),
+            lambda: store.memory_bytes(),
             lambda: store.reopen(),
             lambda: next(scan),
         ):
@@ -369,6 +370,7 @@ def test_free_space_and_size_are_told(machine):
     batch.put(b"k", bytes(100_000))
     store.write(batch)
     assert store.approximate_bytes() >= before + 100_000
+    assert 0 <= store.memory_bytes() <= store.approximate_bytes()
 
 
 small_keys = st.binary(max_size=2) | st.sampled_from(KEYS)

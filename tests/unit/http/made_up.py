@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from trimtab.http.port import Figures, Health, Refused
+from trimtab.catalog.catalog import Catalog
+from trimtab.catalog.commands import ColumnSpec, CreateKeyspace, CreateTable, CreateType
+from trimtab.catalog.planning import plan
+from trimtab.http.port import Figures, Health, Refused, TablesShown
+from trimtab.tablets.records import entries
+from trimtab.tablets.tablet_map import TabletMap
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import (
     CancelRequest,
@@ -55,6 +60,29 @@ def _instance(raft_id: int, **changes: object) -> InstanceRecord:
     return msgspec.structs.replace(record, **changes)
 
 
+def _catalog() -> Catalog:
+    """A keyspace with two tables and a type."""
+    catalog = Catalog()
+    for command in (
+        CreateKeyspace("shop", {"dc1": 2}),
+        CreateType("shop", "address", [("street", "text")]),
+        CreateTable(
+            "shop",
+            "users",
+            [ColumnSpec("id", "bigint"), ColumnSpec("at", "timestamp"), ColumnSpec("home", "frozen<address>")],
+            ["id"],
+            [("at", True)],
+            {"comment": "who buys"},
+            4,
+        ),
+        CreateTable("shop", "orders", [ColumnSpec("id", "bigint"), ColumnSpec("total", "double")], ["id"], tablets=2),
+    ):
+        update = plan(catalog, command, 1_700_000_000_000, {"dc1"}, lambda _replication: 2)
+        assert update is not None
+        catalog = catalog.apply(update)
+    return catalog
+
+
 @dataclass
 class MadeUpCluster:
     """A ClusterPort. Tests change its fields to tell their story."""
@@ -89,6 +117,8 @@ class MadeUpCluster:
         }
     )
     transition: TransitionRecord | None = TRANSITION
+    catalog: Catalog = field(default_factory=lambda: _catalog())
+    measured_tablets: dict[tuple[int, int], int] = field(default_factory=lambda: {(1, 0): 77})
     refusal: Refused | None = None
     delay_s: float = 0.0
     asked: list[object] = field(default_factory=list)
@@ -126,6 +156,19 @@ class MadeUpCluster:
             last_event=max(self.events, default=0),
             lease_ms=2_500,
         )
+
+    async def tables(self, linearizable: bool) -> TablesShown:
+        if linearizable:
+            await self._maybe_refuse()
+        maps = {
+            table.id: TabletMap.unpacked(list(entries(table.id, [(1, 2)] * table.tablets).values()))
+            for table in self.catalog.tables.values()
+        }
+        return TablesShown(self.catalog, maps, {raft_id: each.instance_id for raft_id, each in self.instances.items()})
+
+    async def sizes(self, table: int) -> dict[tuple[int, int], int]:
+        await self._maybe_refuse()
+        return {place: size for place, size in self.measured_tablets.items() if table in (0, place[0])}
 
     async def create(self, request: CreateRequest) -> RequestReply:
         await self._maybe_refuse()

@@ -28,7 +28,7 @@ TABLE = 5
 @dataclass
 class Replica:
     tablet: int
-    disk_bytes: int
+    held_bytes: int
     table: int = TABLE
     closed: bool = False
 
@@ -143,7 +143,7 @@ def test_a_leader_that_knows_nothing_asks_for_everything() -> None:
         two.replicas = [Replica(0, 11), Replica(1, 1)]
         await two.reports.report()
         world.members[1] = Member(1, world)  # started anew, and elected again in a term that is not noticed here
-        two.replicas[0].disk_bytes = 12
+        two.replicas[0].held_bytes = 12
         await two.reports.report()
         assert await world.shown(1) == {}
         await two.reports.report()

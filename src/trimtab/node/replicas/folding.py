@@ -139,7 +139,7 @@ class Folding:
         written = replica.written_bytes - walked.written_bytes
         if written and now - walked.at >= pace.every_s:
             return True
-        if written >= pace.written_bytes and written >= pace.written_share * replica.disk_bytes:
+        if written >= pace.written_bytes and written >= pace.written_share * replica.held_bytes:
             return True
         return now - walked.at >= pace.anyway_s
 

@@ -124,13 +124,13 @@ class Holdings:
 
     def figures(self) -> Iterator[Sample]:
         tables, shelf, log, folding = self._instance.watching.tables, self.shelf, self.log, self.folding
-        for table, count, disk_bytes, unflushed_bytes in shelf.figures():
-            labels = (("table", tables.name_of(table)),)
+        for table, count, disk_bytes, memory_bytes in shelf.figures():
+            known = tables.catalog.tables.get(table)
+            keyspace, name = (known.keyspace, known.name) if known is not None else ("", str(table))
+            labels = (("keyspace", keyspace), ("table", name))
             yield Sample("table_replicas", "Tablet replicas of a table that are open here.", count, labels)
-            yield Sample("table_disk_bytes", "What they take on disk and in memory.", disk_bytes, labels)
-            yield Sample(
-                "table_unflushed_bytes", "What of it is in memory only, and in the log.", unflushed_bytes, labels
-            )
+            yield Sample("table_disk_bytes", "What they take on disk.", disk_bytes, labels)
+            yield Sample("table_memory_bytes", "What they take in memory: rows in no file yet.", memory_bytes, labels)
         replicas = shelf.held()
         rebuilding = sum(each.state is ReplicaState.REBUILDING for each in replicas)
         yield Sample("replicas_missing", "Replicas that should be open here and are not yet.", len(shelf.missing()))

@@ -199,9 +199,14 @@ class Replica:
         return self.meta.forgot_us
 
     @property
-    def disk_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """What it takes on disk and in memory."""
         return 0 if self.closed else self.store.approximate_bytes()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What of that is in memory."""
+        return 0 if self.closed else self.store.memory_bytes()
 
     @property
     def title(self) -> str:

@@ -474,15 +474,16 @@ class Shelf:
     # Figures
 
     def figures(self) -> Iterator[tuple[int, int, int, int]]:
-        """Of each table: its id, how many replicas are here, their bytes on disk, and in memory only."""
+        """Of each table: its id, how many replicas are here, their bytes on disk, and those in memory."""
         tables: dict[int, list[int]] = {}
         for replica in self._replicas.values():
             figures = tables.setdefault(replica.table, [0, 0, 0])
             figures[0] += 1
-            figures[1] += replica.disk_bytes
-            figures[2] += replica.unflushed_bytes
-        for table, (count, disk_bytes, unflushed_bytes) in sorted(tables.items()):
-            yield table, count, disk_bytes, unflushed_bytes
+            memory_bytes = replica.memory_bytes
+            figures[1] += replica.held_bytes - memory_bytes
+            figures[2] += memory_bytes
+        for table, (count, disk_bytes, memory_bytes) in sorted(tables.items()):
+            yield table, count, disk_bytes, memory_bytes
 
 
 class Replaying(StorageError):

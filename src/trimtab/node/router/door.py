@@ -7,6 +7,7 @@ there. A request whose asker has gone is carried on: a write that was sent can't
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class RowsDoor:
         self._executor = executor
         self._overload = overload
         self._loop = asyncio.get_running_loop()
+        self.answers: defaultdict[tuple[str, str], int] = defaultdict(int)  # by method and code; "" if it was done
 
     def handlers(self) -> dict[str, Handler]:
         return dict.fromkeys(_DECODERS, self.take)
@@ -45,12 +47,14 @@ class RowsDoor:
         connection = request.connection
         refused = self._overload.enter(connection, size)
         if refused is not None:
+            self.answers[request.method, refused.code] += 1
             request.fail(refused.code, refused.text, refused.details)
             return
         try:
             asked = _DECODERS[request.method](request.body)
         except msgspec.DecodeError as error:
             self._overload.leave(connection, size)
+            self.answers[request.method, refusals.INVALID] += 1
             request.fail(refusals.INVALID, f"the body of {request.method} can't be read: {error}")
             return
         deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
@@ -64,8 +68,10 @@ class RowsDoor:
             answered = True
             self._overload.leave(connection, size)
             if isinstance(answer, Refused):
+                self.answers[request.method, answer.code] += 1
                 request.fail(answer.code, answer.text, answer.details)
             else:
+                self.answers[request.method, ""] += 1
                 request.reply(protocol.encode(answer))
 
         self._executor.execute(asked, deadline, done)

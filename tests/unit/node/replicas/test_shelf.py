@@ -628,7 +628,7 @@ def test_a_shelf_of_real_stores_comes_back_and_goes_for_good(tmp_path):
         replica = await life.replica()
         outcomes = await asyncio.gather(*(written(replica, number) for number in range(200)))
         assert outcomes == [None] * 200
-        assert replica.disk_bytes > 0
+        assert replica.held_bytes > 0
         assert [each[:2] for each in life.shelf.figures()] == [(1, 2)]
         life.stop()
         life = await (await Life(disk, TWO).start()).ready()
