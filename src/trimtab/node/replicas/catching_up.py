@@ -194,6 +194,7 @@ class CatchingUp:
             statuses, silent = await self._ask_all(names.keys() - (gone.keys() - unknown))
             reasons = reasons_to_repair(statuses, silent, unknown - names.keys(), names)
             self.repairs += bool(reasons)
+            self.lost_own = self.lost_own and bool(names)
             if gentle and self.lost_own:
                 reasons = [*reasons, "this instance ended before it had written all that it had sent to others"]
             if reasons:

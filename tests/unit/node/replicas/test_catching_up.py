@@ -264,6 +264,17 @@ def test_one_that_ended_uncleanly_serves_and_then_fetches_what_it_had_coordinate
     play(story)
 
 
+def test_one_that_is_alone_has_nobody_to_be_repaired_by() -> None:
+    async def story(it: Returning) -> None:
+        it.catching_up.lost_own = True
+        it.members = {}
+        await it.back()
+        await asyncio.sleep(1)
+        assert it.repairs == [] and it.stories == [] and not it.catching_up.lost_own
+
+    play(story)
+
+
 def test_a_repair_for_another_reason_brings_back_what_it_had_coordinated_too() -> None:
     async def story(it: Returning) -> None:
         it.catching_up.lost_own = True
