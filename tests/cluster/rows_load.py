@@ -115,11 +115,12 @@ class Load:
             self._clients.append(processes.start(command, cwd=ROOT, output=folder / f"client{number}.log"))
 
     def outcomes(self) -> int:
-        """About how many outcomes are known so far."""
-        return sum(journal.read_bytes().count(b"\n") for journal in self._journals if journal.exists())
+        """How many writes have an outcome so far."""
+        journals = [journal.read_bytes() for journal in self._journals if journal.exists()]
+        return sum(journal.count(b'["fact"') + journal.count(b'["write"') for journal in journals)
 
-    def await_more(self, count: int, timeout_s: float = 60) -> None:
-        """Wait for so many outcomes more."""
+    def await_more(self, count: int, timeout_s: float = 300) -> None:
+        """Wait for so many writes more."""
         goal = self.outcomes() + count
         deadline = time.monotonic() + timeout_s
         while self.outcomes() < goal:

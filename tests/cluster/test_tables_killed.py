@@ -1,6 +1,6 @@
 """Rows of three instances, RF 3, QUORUM: killed -9 one after another while clients write and read.
 
-TRIMTAB_TEST_WRITES=100000 makes of the sample what the promise says.
+TRIMTAB_TEST_WRITES=100000 makes of the sample what the promise says; reads come on top.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.conftest import Processes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-OUTCOMES = int(os.environ.get("TRIMTAB_TEST_WRITES", "6000"))
+OUTCOMES = int(os.environ.get("TRIMTAB_TEST_WRITES", "5000"))
 
 
 async def start(three: Instances, env: dict[int, dict[str, str]] | None = None) -> trimtab.Database:
@@ -65,20 +65,23 @@ async def holds_all(three: Instances, number: int, history: History) -> bool:
     return not lost
 
 
-def test_instances_killed_one_after_another_lose_no_acknowledged_write_and_answer_nothing_stale(
+def test_instances_killed_one_after_another_and_all_at_once_lose_no_acknowledged_write_and_answer_nothing_stale(
     three: Instances, processes: Processes, tmp_path: Path
 ) -> None:
     async def tell() -> None:
         db = await start(three)
         load = Load(processes, tmp_path / "load", list(three.listen.values()))
         for number in (1, 2, 3):
-            load.await_more(OUTCOMES // 6)
+            load.await_more(OUTCOMES // 8)
             three.kill(number)
-            load.await_more(OUTCOMES // 6)
+            load.await_more(OUTCOMES // 8)
             await come_back(three, number)
-        history = load.stop()
-        assert len(history.acknowledged) > OUTCOMES // 3
-        await nothing_is_lost(three, db, history)
+        load.await_more(OUTCOMES // 8)
+        three.kill(1, 2, 3)
+        three.start(1, 2, 3)
+        await three.online()
+        load.await_more(OUTCOMES // 8)
+        await nothing_is_lost(three, db, load.stop())
         db.close()
 
     run(tell())
@@ -87,41 +90,23 @@ def test_instances_killed_one_after_another_lose_no_acknowledged_write_and_answe
 def test_an_instance_that_loses_its_unsynced_tail_loses_no_acknowledged_write(
     three: Instances, processes: Processes, tmp_path: Path
 ) -> None:
-    """A loss of power at one of them, again and again: of its newest log only what was synced is certain."""
+    """A loss of power at one of them, twice: of its newest log only what was synced is certain."""
     lengths = SyncedLengths(tmp_path / "lengths")
-    rng = random.Random(4)
 
     async def tell() -> None:
         db = await start(three, {2: lengths.env})
         load = Load(processes, tmp_path / "load", list(three.listen.values()))
         cut = 0
-        for share in (1.0, rng.random(), rng.random()):
-            load.await_more(OUTCOMES // 6)
+        for share in (1.0, random.Random(4).random()):
+            load.await_more(OUTCOMES // 8)
             three.kill(2)
             cut += lengths.cut_tail(three.data_dir(2) / "log", share)
-            load.await_more(OUTCOMES // 12)
+            load.await_more(OUTCOMES // 8)
             await come_back(three, 2, lengths.env)
         history = load.stop()
         print(f"\n{cut} bytes were cut off")
         assert cut > 0
         await nothing_is_lost(three, db, history)
-        db.close()
-
-    run(tell())
-
-
-def test_a_cluster_killed_as_a_whole_comes_back_with_every_acknowledged_write(
-    three: Instances, processes: Processes, tmp_path: Path
-) -> None:
-    async def tell() -> None:
-        db = await start(three)
-        load = Load(processes, tmp_path / "load", list(three.listen.values()))
-        load.await_more(OUTCOMES // 3)
-        three.kill(1, 2, 3)
-        three.start(1, 2, 3)
-        await three.online()
-        load.await_more(OUTCOMES // 6)
-        await nothing_is_lost(three, db, load.stop())
         db.close()
 
     run(tell())
