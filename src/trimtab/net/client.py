@@ -109,6 +109,10 @@ class ClientConnection(Connection):
         if not self._channel.connection_opened(self):
             self.goodbye("no longer wanted", fault=False, linger=False)
 
+    @property
+    def takes_bytes(self) -> int:
+        return self.limits.answer_bytes
+
     def ready(self) -> None:
         self.send_hello()
 

@@ -73,13 +73,23 @@ class Connection(asyncio.Protocol):
         self._waiting: list[bytes] = []
         self._flush_scheduled = False
         self._reader = FrameReader(min(limits.max_hello_bytes, limits.max_frame_bytes))
-        self._max_send_bytes = limits.max_frame_bytes
+        self._max_send_bytes = self.sends_bytes
         self._heard_at = 0.0
         self._paused_at = 0.0
         self._sent_since_tick = False
         self._timer: asyncio.TimerHandle | None = None  # hello timeout, then keepalive, then linger
 
     # What subclasses fill in.
+
+    @property
+    def sends_bytes(self) -> int:
+        """The largest frame that this side sends, if the other takes it."""
+        return self.limits.max_frame_bytes
+
+    @property
+    def takes_bytes(self) -> int:
+        """The largest frame that this side takes."""
+        return self.limits.max_frame_bytes
 
     def ready(self) -> None:
         """Bytes can flow (after the TLS handshake, if any)."""
@@ -117,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._timer = self.loop.call_later(self.limits.hello_timeout_s, self._hello_overdue)
 
     def send_hello(self) -> None:
-        greeting = encode_greeting(self._hello, self.limits.max_frame_bytes)
+        greeting = encode_greeting(self._hello, self.takes_bytes)
         self.send_frame(HELLO, 0, FORMAT, 0, greeting)
 
     def _hello_overdue(self) -> None:
@@ -135,8 +145,8 @@ class Connection(asyncio.Protocol):
             return
         self.peer = greeting.hello
         self.protocol = protocol
-        self._max_send_bytes = min(self.limits.max_frame_bytes, greeting.max_frame_bytes)
-        self._reader.max_frame_bytes = self.limits.max_frame_bytes
+        self._max_send_bytes = min(self.sends_bytes, greeting.max_frame_bytes)
+        self._reader.max_frame_bytes = self.takes_bytes
         self.state = UP
         self._start_timer(self.limits.keepalive_s)
         self.came_up()

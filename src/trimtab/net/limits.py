@@ -18,6 +18,9 @@ class Limits:
     # Frames. Before the peer said hello, a smaller bound holds: nobody unknown may make us buffer megabytes.
     max_frame_bytes: int = 4 * 1024 * 1024
     max_hello_bytes: int = 16 * 1024
+    # Of an answer, where it may be larger than what is asked: a server sends that much, a channel takes it. What others
+    # make us buffer unasked stays bounded by the above.
+    max_answer_bytes: int | None = None
 
     # Writing. The transport asks us to pause above `write_high_bytes`; from then on frames wait on our side.
     write_high_bytes: int = 1024 * 1024
@@ -49,11 +52,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} must be positive, not {getattr(self, field.name)}")
+            value = getattr(self, field.name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{field.name} must be positive, not {value}")
         if self.max_frame_bytes < MIN_FRAME_BYTES:
             raise ValueError(f"max_frame_bytes must be at least {MIN_FRAME_BYTES}, not {self.max_frame_bytes}")
-        if self.max_frame_bytes >= 2**32:
+        if max(self.max_frame_bytes, self.answer_bytes) >= 2**32:
             raise ValueError("max_frame_bytes must fit the 32-bit length of a frame")
         if self.write_low_bytes >= self.write_high_bytes:
             raise ValueError("write_low_bytes must be below write_high_bytes")
@@ -61,8 +65,14 @@ class Limits:
             # An idle peer is asked after one to two keepalives; its answer needs time too.
             raise ValueError("dead_after_s must be at least three times keepalive_s, or an idle peer is declared dead")
 
+    @property
+    def answer_bytes(self) -> int:
+        """Of a frame that answers."""
+        return max(self.max_frame_bytes, self.max_answer_bytes or 0)
 
-DEFAULT_LIMITS = Limits()
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+DEFAULT_LIMITS = Limits(max_answer_bytes=MAX_ANSWER_BYTES)
 
 
 @dataclass(slots=True)

@@ -202,6 +202,10 @@ class ServerConnection(Connection):
             self.counters.refused += 1
             self.goodbye(refusal, linger=False)
 
+    @property
+    def sends_bytes(self) -> int:
+        return self.limits.answer_bytes
+
     def check_peer(self, hello: Hello) -> str | None:
         return self._server.check_hello(hello) if self._server.check_hello is not None else None
 

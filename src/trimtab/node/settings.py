@@ -71,6 +71,7 @@ class Limits:
     """How much of anything there may be."""
 
     frame_bytes: int = 1 << 20
+    answer_bytes: int = 16 << 20  # a row may grow beyond a frame, by many writes
     append_bytes: int = 256 << 10
     inflight_messages: int = 256
     inflight_bytes: int = 8 << 20
@@ -172,6 +173,7 @@ class Settings:
         """The bounds of its connections."""
         return NetLimits(
             max_frame_bytes=self.limits.frame_bytes,
+            max_answer_bytes=max(self.limits.answer_bytes, self.limits.frame_bytes),
             keepalive_s=self.timing.keepalive_ms / 1000,
             dead_after_s=self.timing.dead_peer_ms / 1000,
         )

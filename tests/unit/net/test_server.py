@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.unit.net.loopback import WAIT_S, Play, calling, echo, limits, raw_peer, serving, until
 
-from trimtab.net.errors import DeadlineExceeded, NetError, RpcError
+from trimtab.net.errors import DeadlineExceeded, FrameTooLarge, NetError, RpcError
 from trimtab.net.frames import (
     CANCEL,
     ERROR,
@@ -175,6 +175,24 @@ def test_an_answer_that_is_too_large_for_the_peer_becomes_an_error_with_the_size
                     await caller.channel.call(method, b"", WAIT_S)
                 assert caught.value.code == "too_large"
             assert await caller.channel.call("echo", b"fine", WAIT_S) == b"fine"
+
+    play(story)
+
+
+def test_an_answer_may_be_larger_than_a_request_where_both_sides_say_so(play: Play) -> None:
+    def large(request: Request) -> None:
+        request.reply(b"x" * 20_000)
+
+    async def story() -> None:
+        both = limits(max_frame_bytes=4096, max_answer_bytes=32_000)
+        async with serving({"large": large}, limits=both) as served, calling(served.port, limits=both) as caller:
+            assert len(await caller.channel.call("large", b"", WAIT_S)) == 20_000
+            with pytest.raises(FrameTooLarge):
+                caller.channel.call("large", b"x" * 5000, WAIT_S)
+        small = limits(max_frame_bytes=4096)
+        async with serving({"large": large}, limits=both) as served, calling(served.port, limits=small) as caller:
+            with pytest.raises(RpcError, match="limit of this connection is 4096"):
+                await caller.channel.call("large", b"", WAIT_S)
 
     play(story)
 

@@ -445,9 +445,11 @@ class TabletRead:
         left: dict[int, int] = {}
         # As old as the read, not as its repair: in a machine that stood still in between, what was read may have been
         # deleted since, and the deletion be forgotten.
-        began_ms = read.now_s * 1000
+        began_ms, layout = read.now_s * 1000, reads.schemas.layout(read.table)
         writes = {
-            raft_id: [ReplicaWrite(read.table, read.tablet, part, began_ms, WriteKind.REPAIR) for part in split(pairs)]
+            raft_id: [
+                ReplicaWrite(read.table, read.tablet, part, began_ms, WriteKind.REPAIR) for part in split(layout, pairs)
+            ]
             for raft_id, pairs in lacking.items()
         }
         left.update({raft_id: len(parts) for raft_id, parts in writes.items()})

@@ -13,6 +13,7 @@ from trimtab.rows.digests import digest_of
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Pairs, RangeRows, ReplicaRead, ReplicaRows
 from trimtab.rows.reading import merge_answers
+from trimtab.rows.splitting import parts_of
 
 MAX_PART_BYTES = 256 << 10
 
@@ -45,15 +46,17 @@ def reconcile(layout: RowLayout, read: ReplicaRead, answers: Mapping[int, Replic
     return Reconciled(ranges, lacking)
 
 
-def split(pairs: Pairs) -> list[Pairs]:
+def split(layout: RowLayout, pairs: Pairs) -> list[Pairs]:
     """Pairs in parts that fit into a message each."""
     parts: list[Pairs] = []
     size = MAX_PART_BYTES
     for place in range(0, len(pairs), 2):
-        this = len(pairs[place]) + len(pairs[place + 1])
-        if size + this > MAX_PART_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1] += pairs[place : place + 2]
-        size += this
+        fitting = parts_of(layout, pairs[place], pairs[place + 1], MAX_PART_BYTES)
+        for at in range(0, len(fitting), 2):
+            this = len(fitting[at]) + len(fitting[at + 1])
+            if size + this > MAX_PART_BYTES:
+                parts.append([])
+                size = 0
+            parts[-1] += fitting[at : at + 2]
+            size += this
     return parts
