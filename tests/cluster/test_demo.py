@@ -23,10 +23,9 @@ def test_the_demo_loses_nothing_comes_back_within_two_seconds_and_leaves_nothing
     )
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
-    assert (outcome["lost"], outcome["doubled"]) == (0, 0)
-    assert outcome["acknowledged"] > 100
+    assert (outcome["lost"], outcome["missing"]) == (0, 0)
+    assert outcome["acknowledged"] > 100 and outcome["while_away"] > 50
     assert outcome["leader_after"] != outcome["killed"]
     assert outcome["interruption_ms"] < 2000
-    assert len(set(outcome["checksums"].values())) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["demo.svg"]
     assert "<svg" in (tmp_path / "demo.svg").read_text()

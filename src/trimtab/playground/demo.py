@@ -1,4 +1,4 @@
-"""The demo: three processes form a cluster by themselves, lose their leader to kill -9, and heal; nothing is lost.
+"""The demo: three processes form a cluster, take rows, lose one of them to kill -9, and heal; nothing is lost.
 
 It is a story told as it happens (`tell`) and a result that says what was found (`Outcome`): the same code serves a
 person and a test. Everything is bounded: the demo ends by itself, even when the cluster does not come back, and its
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.client.cluster import ClusterClient
-from trimtab.client.metastore import MetastoreClient
+from trimtab.client.database import connect
 from trimtab.playground.forming import NotOnline, await_online
 from trimtab.playground.local import LocalCluster
 from trimtab.playground.ports import free_base
 from trimtab.playground.processes import Known
-from trimtab.playground.writing import WAIT_S, WRITERS, Writing, read_back
+from trimtab.playground.writing import KEYSPACE, TABLE, TABLETS, WAIT_S, WRITERS, Writing, create_table
 from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import ViewReply
 
@@ -35,12 +35,13 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found. `lost` and `doubled` must be zero."""
+    """What was found. Of acknowledged rows none may be lost, nor missing on the instance that was away."""
 
     acknowledged: int
+    while_away: int
     unknown: int
     lost: int
-    doubled: int
+    missing: int
     formed_ms: int
     interruption_ms: int
     marked_offline_ms: int
@@ -48,13 +49,11 @@ class Outcome:
     killed: str
     leader_before: str
     leader_after: str
-    revision: int
-    checksums: dict[str, str]
     seconds: float
 
     @property
     def good(self) -> bool:
-        return self.lost == 0 and self.doubled == 0 and len(set(self.checksums.values())) == 1
+        return self.lost == 0 and self.missing == 0
 
 
 async def run(folder: Path, tell: Callable[[str], None]) -> Outcome:
@@ -79,65 +78,48 @@ class _Story:
         with cluster.coming_up():
             cluster.create(NODES, free_base(NODES))
             started = cluster.start_all()
-        pids = ", ".join(f"{name} (process {known.pid})" for name, known in started.items())
-        self._tell(f"Starting {pids} on loopback. None of them knows who is to lead.")
+        pids = ", ".join(str(known.pid) for known in started.values())
+        self._tell(f"Starting {', '.join(started)} (processes {pids}). None of them knows who is to lead.")
         formed_ms = await self._online(started)
-        client = await ClusterClient.connect(list(cluster.addresses().values()))
+        addresses = list(cluster.addresses().values())
+        client = await ClusterClient.connect(addresses)
         try:
             founder = (await client.events(limit=10_000))[0][1].text
-            self._tell(
-                f"{founder.partition(' (')[0]}; the others joined. All are Online after {formed_ms / 1000:.1f} s."
-            )
-            return await self._write_kill_check(client, formed_ms)
+            self._tell(f"{founder.partition(' (')[0]}; the others joined. All are Online.")
+            return await self._write_kill_check(client, addresses, formed_ms)
         finally:
             await client.close()
 
-    async def _write_kill_check(self, client: ClusterClient, formed_ms: int) -> Outcome:
+    async def _write_kill_check(self, client: ClusterClient, addresses: list[str], formed_ms: int) -> Outcome:
         writing = Writing()
-        writers = writing.start(client.metastore)
-        try:
-            self._tell(f"{WRITERS} writers put new keys as fast as they are acknowledged.")
-            await asyncio.sleep(WRITE_S)
-            before = len(writing.acknowledged)
-            self._tell(f"{before:,} puts acknowledged in {WRITE_S:.0f} s, each on the disks of a majority first.")
-            leader = _leader(await client.view())
-            pid = self._cluster.running()[leader].pid
-            killed_at = time.monotonic()
-            await asyncio.to_thread(self._cluster.kill, [leader])
-            self._tell(f"[bold red]kill -9[/] of the leader, {leader} (process {pid}), in the middle of it.")
-
-            async def is_written_again() -> bool:
-                # Answers that were under way when it died don't count as service.
-                return len(writing.acknowledged) > before + _SERVED_AGAIN and writing.times[-1] > killed_at + 0.2
-
-            await self._until("service after the leader's death", is_written_again)
-            interruption_s = writing.longest_silence_s(killed_at)
-            successor = _leader(await client.view())
-            self._tell(f"{successor} took over: [bold]{interruption_s * 1000:.0f} ms[/] without an acknowledgement.")
-
-            async def is_marked() -> bool:
-                return _grade(await client.view(), leader) is Grade.OFFLINE
-
-            await self._until(f"the mark that {leader} is Offline", is_marked)
-            marked_s = time.monotonic() - killed_at
-            self._tell(f"Nobody has heard of {leader} for {marked_s:.0f} s: the governor marked it Offline.")
-        finally:
-            writing.stopped = True
-            await asyncio.gather(*writers, return_exceptions=True)
-        self._tell(f"{leader} starts again from what its disk holds.")
-        returned_ms = await self._online(self._cluster.start([leader]))
-        self._tell(f"It caught up and is Online again, by itself, after {returned_ms / 1000:.1f} s.")
-        sums = await self._same_everywhere()
-        versions = await read_back(client.metastore)
-        lost = sum(key not in versions for key in writing.acknowledged)
-        doubled = sum(version > 1 for version in versions.values())
-        counted = f"{lost} lost, {doubled} applied twice"
-        self._tell(f"Reading everything back: [bold]{counted}[/] of {len(writing.acknowledged):,} acknowledged.")
+        async with connect(addresses) as database:
+            await create_table(database, NODES)
+            self._tell(f"Keyspace {KEYSPACE} with {NODES} replicas, and in it table {TABLE} of {TABLETS} tablets.")
+            writers = writing.start(database.table(TABLE))
+            try:
+                before, leader, killed_at = await self._write_and_kill(client, writing)
+                successor, interruption_s = await self._go_on(client, writing, before, killed_at)
+                marked_s = await self._marked_offline(client, leader, killed_at)
+                self._tell(f"{leader} starts again from what its disk holds, while the writers go on.")
+                returned_ms = await self._online(self._cluster.start([leader]))
+                while_away = len(writing.acknowledged) - before
+                self._tell(f"It took the {while_away:,} rows it had missed, and is Online again, by itself.")
+            finally:
+                writing.stopped = True
+                await asyncio.gather(*writers, return_exceptions=True)
+            acknowledged = len(writing.acknowledged)
+            lost = await writing.lost(database.table(TABLE, timeout=WAIT_S))
+        self._tell(f"Everything read back at QUORUM: [bold]{lost} lost[/] of {acknowledged:,} acknowledged rows.")
+        missing = await self._missing_from(leader, writing)
+        self._tell(
+            f"[bold red]kill -9[/] of the two others. Read back at ONE from {leader} alone: [bold]{missing} missing[/]."
+        )
         return Outcome(
-            acknowledged=len(writing.acknowledged),
+            acknowledged=acknowledged,
+            while_away=while_away,
             unknown=writing.unknown,
             lost=lost,
-            doubled=doubled,
+            missing=missing,
             formed_ms=formed_ms,
             interruption_ms=round(interruption_s * 1000),
             marked_offline_ms=round(marked_s * 1000),
@@ -145,10 +127,54 @@ class _Story:
             killed=leader,
             leader_before=leader,
             leader_after=successor,
-            revision=next(iter(sums.values()))[0],
-            checksums={name: checksum for name, (_, checksum) in sums.items()},
             seconds=round(time.monotonic() - self._began, 2),
         )
+
+    async def _write_and_kill(self, client: ClusterClient, writing: Writing) -> tuple[int, str, float]:
+        """How many rows were acknowledged before the leader was killed, which one that was, and when."""
+        self._tell(f"{WRITERS} writers put rows at QUORUM as fast as they are acknowledged.")
+        await asyncio.sleep(WRITE_S)
+        before = len(writing.acknowledged)
+        self._tell(f"{before:,} rows acknowledged in {WRITE_S:.0f} s, each after it was on the disks of two.")
+        leader = _leader(await client.view())
+        pid = self._cluster.running()[leader].pid
+        killed_at = time.monotonic()
+        await asyncio.to_thread(self._cluster.kill, [leader])
+        self._tell(f"[bold red]kill -9[/] of the leader, {leader} (process {pid}), in the middle of it.")
+        return before, leader, killed_at
+
+    async def _go_on(self, client: ClusterClient, writing: Writing, before: int, killed_at: float) -> tuple[str, float]:
+        """Who leads now, and how long no row was acknowledged."""
+
+        async def is_written_again() -> bool:
+            # Answers that were under way when it died don't count as service.
+            return len(writing.acknowledged) > before + _SERVED_AGAIN and writing.times[-1] > killed_at + 0.2
+
+        await self._until("service after the leader's death", is_written_again)
+        successor = _leader(await client.view())
+        interruption_s = writing.longest_silence_s(killed_at)
+        self._tell(
+            f"The writers go on: at most [bold]{interruption_s * 1000:.0f} ms[/] without an acknowledgement; "
+            f"{successor} leads now."
+        )
+        return successor, interruption_s
+
+    async def _marked_offline(self, client: ClusterClient, leader: str, killed_at: float) -> float:
+        async def is_marked() -> bool:
+            return _grade(await client.view(), leader) is Grade.OFFLINE
+
+        await self._until(f"the mark that {leader} is Offline", is_marked)
+        marked_s = time.monotonic() - killed_at
+        self._tell(f"Nobody has heard of {leader} for {marked_s:.0f} s: the governor marked it Offline.")
+        return marked_s
+
+    async def _missing_from(self, survivor: str, writing: Writing) -> int:
+        """How many acknowledged rows one instance lacks, when nobody else is there to ask."""
+        others = [name for name in self._cluster.running() if name != survivor]
+        await asyncio.to_thread(self._cluster.kill, others)
+        address = self._cluster.addresses([survivor])[survivor]
+        async with connect(address, consistency="ONE", timeout=WAIT_S) as database:
+            return await writing.lost(database.table(TABLE))
 
     async def _online(self, started: dict[str, Known]) -> int:
         """Wait until those are Online: how long that took."""
@@ -163,19 +189,6 @@ class _Story:
         except NotOnline as error:
             raise DemoFailed(f"not all instances became Online: {error}") from error
         return round((time.monotonic() - began) * 1000)
-
-    async def _same_everywhere(self) -> dict[str, tuple[int, str]]:
-        """Revision and checksum of each member, once they are the same."""
-        sums: dict[str, tuple[int, str]] = {}
-
-        async def same() -> bool:
-            sums.clear()
-            for name, address in self._cluster.addresses().items():
-                sums[name] = await _sum_of(address)
-            return len(set(sums.values())) == 1
-
-        await self._until("the same state everywhere", same)
-        return sums
 
     async def _until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -194,13 +207,3 @@ def _leader(view: ViewReply) -> str:
 
 def _grade(view: ViewReply, instance_id: str) -> Grade:
     return next(each.record.grades.current.grade for each in view.instances if each.record.instance_id == instance_id)
-
-
-async def _sum_of(address: str) -> tuple[int, str]:
-    """What one member, not the leader in its place, says of its own state."""
-    client = await MetastoreClient.connect([address], follow_leader=False)
-    try:
-        status = await client.status()
-        return status.revision, status.checksum.hex()
-    finally:
-        await client.close()

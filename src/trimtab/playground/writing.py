@@ -1,7 +1,7 @@
-"""Writers that put new keys as fast as they are acknowledged, and what became of every put.
+"""Writers that put new rows as fast as they are acknowledged, and what became of every put.
 
-Every put goes to a key of its own; an acknowledged one must be there in the end, written exactly once. A put whose
-outcome is unknown (the client gave up) may or may not be; it is counted apart.
+Every put makes a row of its own; an acknowledged one must be there in the end, as it was written. A put whose outcome
+is unknown (the client gave up) may or may not be; it is counted apart.
 """
 
 from __future__ import annotations
@@ -10,39 +10,57 @@ import asyncio
 import itertools
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
+from trimtab.client.database import Database
 from trimtab.client.errors import Error
-from trimtab.client.metastore import MetastoreClient
+from trimtab.client.table import Table
 
+KEYSPACE = "shop"
+TABLE = "shop.orders"
+TABLETS = 8
 WRITERS = 8
-WAIT_S = 20.0
-PREFIX = b"demo/"
+WAIT_S = 30.0
+_PAUSE_S = 0.01  # after a failure
+_CUSTOMERS = 97
+
+
+async def create_table(database: Database, replication: int) -> None:
+    await database.create_keyspace(KEYSPACE, replication=replication)
+    columns = {"id": "bigint", "customer": "text", "total": "double"}
+    await database.create_table(TABLE, columns, primary_key=["id"], tablets=TABLETS)
+
+
+def row_of(number: int) -> dict[str, Any]:
+    """The order of that number."""
+    return {"id": number, "customer": f"customer {number % _CUSTOMERS}", "total": number * 1.25}
 
 
 @dataclass
 class Writing:
     """Puts under way: what was acknowledged, and when, so that the longest silence can be told."""
 
-    acknowledged: set[bytes] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
     unknown: int = 0
     times: list[float] = field(default_factory=list)
     stopped: bool = False
     number: int = 0
 
-    def start(self, client: MetastoreClient) -> list[asyncio.Future[None]]:
+    def start(self, table: Table) -> list[asyncio.Future[None]]:
         """All writers, as tasks."""
-        return [asyncio.ensure_future(self.write(client)) for _ in range(WRITERS)]
+        return [asyncio.ensure_future(self.write(table)) for _ in range(WRITERS)]
 
-    async def write(self, client: MetastoreClient) -> None:
+    async def write(self, table: Table) -> None:
         while not self.stopped:
             self.number += 1
-            key = PREFIX + b"%08d" % self.number
+            number = self.number
             try:
-                await client.put(key, key)
+                await table.put(row_of(number))
             except Error:
                 self.unknown += 1
+                await asyncio.sleep(_PAUSE_S)
                 continue
-            self.acknowledged.add(key)
+            self.acknowledged.add(number)
             self.times.append(time.monotonic())
 
     def longest_silence_s(self, since: float) -> float:
@@ -50,13 +68,7 @@ class Writing:
         moments = [since, *(moment for moment in self.times if moment > since)]
         return max((after - before for before, after in itertools.pairwise(moments)), default=WAIT_S)
 
-
-async def read_back(client: MetastoreClient) -> dict[bytes, int]:
-    """Every key with the number of times it was written, read linearizably, page by page."""
-    versions: dict[bytes, int] = {}
-    low: bytes | None = PREFIX
-    while low is not None:
-        page = await client.range(low, PREFIX + b"\xff")
-        versions.update({entry.key: entry.version for entry in page.entries})
-        low = page.next_key
-    return versions
+    async def lost(self, table: Table) -> int:
+        """How many acknowledged rows are not there, or are not what was written, when everything is read back."""
+        found = {row["id"] async for row in table.scan() if row == row_of(row["id"])}
+        return len(self.acknowledged - found)
