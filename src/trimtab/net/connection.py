@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
         self.writing_paused = False
         self.waiting_bytes = 0  # encoded frames not yet given to the transport
         self.reading_paused = False
+        self._resting = False
         self.arrived_at = 0.0  # when the newest bytes came
         self._hello = hello
         self._transport: asyncio.Transport | None = None
@@ -180,10 +181,15 @@ class Connection(asyncio.Protocol):
                 self.counters.malformed += 1
             self.goodbye(error.reason)
 
-    def pause_reading(self) -> None:
-        if not self.reading_paused and self._transport is not None and not self._transport.is_closing():
-            self.reading_paused = True
+    def pause_reading(self, *, resting: bool = False) -> None:
+        """`resting`: only for a turn, so that others get theirs; no limit was met."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not resting and (self._resting or not self.reading_paused):
             self.counters.reading_paused += 1
+        self._resting = resting
+        if not self.reading_paused:
+            self.reading_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:

@@ -8,7 +8,8 @@ Backpressure, per connection: with `max_server_in_flight` unanswered requests, o
 the peer doesn't read, nothing more is read or started until that changes. Answers of requests already started are
 kept; a peer that lets `max_buffered_bytes` of them pile up is disconnected. A stream is told: `push` returns False
 above `max_push_buffered_bytes`, and `on_writable` says when to go on; the handler's other choice is to end the stream
-with a reason.
+with a reason. No connection keeps the loop for long: after TURN_BYTES of requests and answers it goes on in the next
+turn.
 
 Deadlines: the peer's remaining milliseconds count from the arrival of its bytes here. A request that waited past its
 deadline because we stopped reading is dropped unexecuted. One that passes it while a handler holds it is answered with
@@ -58,6 +59,9 @@ CheckHello = Callable[[Hello], str | None]
 OnError = Callable[[str, BaseException | None], None]
 
 _ERROR_TEXT_CHARS = 300
+# What one connection may ask for and be answered in one turn of the loop, give or take a request: a few milliseconds.
+# Then others have theirs, and what is answered so far goes out while the rest is worked on.
+TURN_BYTES = 64 * 1024
 
 _log = logging.getLogger("trimtab.net")
 
@@ -216,14 +220,19 @@ class ServerConnection(Connection):
 
     def take_frames(self) -> None:
         next_frame = self._reader.next
+        left_bytes = TURN_BYTES
         while self.state == UP:
+            if left_bytes <= 0:
+                self.pause_reading(resting=True)
+                self._schedule_resume()
+                return
             if self.writing_paused or self._in_flight() >= self.limits.max_server_in_flight:
                 self.pause_reading()
                 return
             frame = next_frame()
             if frame is None:
                 break
-            kind = frame.kind
+            kind, before_bytes = frame.kind, self.waiting_bytes
             if kind == REQUEST:
                 self._start(frame, False)
             elif kind == ONEWAY:
@@ -239,6 +248,7 @@ class ServerConnection(Connection):
             elif kind != PONG:
                 name = KIND_NAMES.get(kind)
                 raise FrameError(f"{name} frames go the other way" if name else f"unknown frame kind {kind}")
+            left_bytes -= len(frame.body) + self.waiting_bytes - before_bytes
         if self.reading_paused:
             self.resume_reading()
 

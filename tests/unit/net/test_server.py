@@ -23,7 +23,7 @@ from trimtab.net.frames import (
     encode_frame,
 )
 from trimtab.net.hello import Hello
-from trimtab.net.server import Request
+from trimtab.net.server import TURN_BYTES, Request
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "an HTTP request": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP request"),
@@ -193,6 +193,32 @@ def test_an_answer_may_be_larger_than_a_request_where_both_sides_say_so(play: Pl
         async with serving({"large": large}, limits=both) as served, calling(served.port, limits=small) as caller:
             with pytest.raises(RpcError, match="limit of this connection is 4096"):
                 await caller.channel.call("large", b"", WAIT_S)
+
+    play(story)
+
+
+def test_many_requests_at_once_are_spread_over_turns_of_the_loop(play: Play) -> None:
+    turns: list[int] = []
+    turn = 0
+
+    def large(request: Request) -> None:
+        turns.append(turn)
+        request.reply(b"x" * (TURN_BYTES // 2))
+
+    async def story() -> None:
+        async def count() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async with serving({"large": large}) as served, calling(served.port) as caller:
+            counting = asyncio.ensure_future(count())
+            answers = [caller.channel.call("large", b"", WAIT_S) for _ in range(40)]
+            assert [len(await answer) for answer in answers] == [TURN_BYTES // 2] * 40
+            counting.cancel()
+            assert max(turns.count(each) for each in turns) <= 3
+            assert served.server.counters.reading_paused == 0
 
     play(story)
 
