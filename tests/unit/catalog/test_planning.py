@@ -307,7 +307,7 @@ def table(**changes: object) -> CreateTable:
         (table(columns=columns(a="list<int>")), "write frozen<list<int>>"),
         (table(columns=columns(static_a="int")), "can't be static"),
         (table(columns=columns(a="int", static_b="int")), "without clustering columns"),
-        (table(tablets=3), "a power of two from 1 to 32768, not 3"),
+        (table(tablets=3), "a power of two from 1 to 16384, not 3"),
         (table(tablets=-8), "a power of two"),
         (table(tablets=1 << 20), "a power of two"),
         (table(options={"gc_grace": 1}), "no option 'gc_grace'"),
