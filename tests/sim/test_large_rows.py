@@ -62,3 +62,15 @@ def test_a_replica_that_lacks_such_a_row_is_given_it_by_a_read() -> None:
         assert replica.rewrite([key for key, _ in replica.scan(b"", None)], [])
         assert size(rows, table, a, Level.ALL) == len(COLUMNS) * SIZE
         assert size(rows, table, c, Level.ONE) == len(COLUMNS) * SIZE
+
+
+def test_a_get_of_many_large_rows_is_refused_before_it_fills_the_memory_and_fewer_are_answered() -> None:
+    with shop() as rows:
+        name = "x" * SIZE
+        for id in range(20):
+            rows.put(rows.machines[id % 3], id, name)
+        for machine in rows.machines[:2]:
+            for level in (Level.ONE, Level.QUORUM):
+                assert rows.refusal(rows.get_many, machine, list(range(20)), level)[0] == "too_large"
+                found = rows.get_many(machine, list(range(8)), level).rows
+                assert [len((row or [b""])[0] or b"") for row in found] == [SIZE] * 8

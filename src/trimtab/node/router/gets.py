@@ -22,6 +22,10 @@ from trimtab.rows.protocol import Cell, CellMeta, GetRequest, Pairs, RangeRead, 
 from trimtab.rows.reading import rows_of
 
 MAX_KEYS = 500  # of one get: more would hold the loop for too long
+MAX_REPLY_BYTES = 8 << 20  # of the rows of one get, unless it is a single one
+_FEW_KEYS = 64  # whose rows are not worth measuring where they are at hand
+
+TOO_LARGE = "too_large"
 
 Done = Callable[[RowsReply | Refused], None]
 
@@ -134,6 +138,7 @@ class _Many:
         self._metas: dict[bytes, list[CellMeta | None]] = {}
         self._keys: list[bytes] = []
         self._left = 0
+        self._bytes = 0
 
     def start(self) -> None:
         layout, request = self._layout, self._request
@@ -154,6 +159,8 @@ class _Many:
                 self._rows.update(zip(wanted, found[0], strict=True))
                 self._stale = self._stale or found[1]
                 self._left -= 1
+                if len(request.keys) > _FEW_KEYS and self._grew(_bytes_of(found[0])):
+                    return
         self._look()
 
     def _ask(self, tablet: int, keys: list[bytes]) -> None:
@@ -175,6 +182,8 @@ class _Many:
             self._conclude(refused)
             return
         self._stale = self._stale or stale
+        if self._grew(sum(len(part) for each in ranges for part in each.pairs)):
+            return
         try:
             self._take([part for each in ranges for part in each.pairs])
         except BadRow as error:
@@ -189,6 +198,15 @@ class _Many:
         else:
             self._left -= 1
             self._look()
+
+    def _grew(self, size_bytes: int) -> bool:
+        """Whether that is too much: then it has been answered."""
+        self._bytes += size_bytes
+        if self._bytes <= MAX_REPLY_BYTES or len(self._keys) == 1:
+            return False
+        text = f"the rows of {len(self._keys)} keys make more than {MAX_REPLY_BYTES} bytes; ask for fewer at a time"
+        self._conclude(Refused(TOO_LARGE, text))
+        return True
 
     def _take(self, pairs: Pairs) -> None:
         request = self._request
@@ -206,3 +224,7 @@ class _Many:
         done, self._done = self._done, None
         if done is not None:
             done(answer)
+
+
+def _bytes_of(rows: Sequence[list[Cell] | None]) -> int:
+    return sum(len(cell or b"") for row in rows for cell in row or ())

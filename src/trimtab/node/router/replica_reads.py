@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from trimtab.node.answering import Refused
 from trimtab.rows.digests import digest_of
 from trimtab.rows.keys import PUT, after
 from trimtab.rows.layout import RowLayout
@@ -19,6 +20,7 @@ from trimtab.rows.reading import Limits, Scan, read_range, rows_of, scan_of
 from trimtab.rows.values import HEAD, MARKER, PER_CELL, TIMES, TTL
 
 ANSWER_BYTES = 256 << 10  # of one message; a row more may exceed it
+AT_ONCE_BYTES = 2 << 20  # of rows that are read without a pause
 SCANNED_BYTES = 2 << 20
 SCANNED_PAIRS = 4_000
 _ALL_VERSIONS = 1 << 20
@@ -81,9 +83,14 @@ def read_cells(
     found = replica.rows.find(keys, asked)
     if None not in found:
         return found
+    size_bytes = 0
     for place, key in enumerate(keys):
         if found[place] is None:
             pairs = _row(replica, layout, key, now_s)
+            if pairs:
+                size_bytes += len(pairs[1])
+                if size_bytes > AT_ONCE_BYTES and place:
+                    raise Refused("too_large", f"more than {AT_ONCE_BYTES} bytes are too much to be read at once")
             cells = rows_of(layout, pairs, columns, now_s).cells
             if cells:
                 found[place] = cells[0]
