@@ -17,6 +17,7 @@ def test_a_small_run_reports_every_figure_beside_its_peer(tmp_path: Path, monkey
     rows = {(row["case"], row["metric"], row["peer"]): row for row in report["rows"]}  # type: ignore[union-attr]
     for case, metric in (("write 2,000 rows", "encode + SST, s"), ("read 2,000 rows", "scan + decode, s")):
         assert rows[case, metric, "Parquet"]["ratio"] > 0
+    assert rows["read 2,000 rows", "every value verified, CPU s", "Parquet, verified"]["ratio"] > 0
     assert rows["get by key", "p50 µs", "goal"]["peer_value"] == storage.GET_GOAL_US
     assert said[-1] == "round 2 of 2"
     assert not list(tmp_path.iterdir()), "it leaves nothing behind"
