@@ -2,7 +2,8 @@
 
 The rule is `rows.folding`; here is when, and how fast. A replica is walked from end to end when enough was written to
 it since the last walk, and now and then anyway, because time alone makes things expire. The walk takes a few
-milliseconds of the loop at a time and rests for longer than it worked. Rows that readers found long are folded before.
+milliseconds of the loop at a time and rests for longer than it worked. Rows that were found to be long, because they
+are written again and again or by who read them, are folded before.
 
 A walk reads what was there when it began. Whatever is written meanwhile is not among what it replaces, and merges with
 the outcome as it would have with the versions. Between the parts of a walk, which end where a partition does, the files
@@ -50,7 +51,6 @@ class FoldPace:
     written_share: float = 0.25
     partition_bytes: int = 1 << 30
     look_every_s: float = 0.2
-    hot_rows: int = 32
 
 
 @dataclass(slots=True)
@@ -111,7 +111,9 @@ class Folding:
                 continue
             replicas = [each for each in self._replicas() if not each.closed]
             for replica in replicas:
-                self.fold_hot(replica)
+                if replica.hot:
+                    self.fold_hot(replica)
+                    await asyncio.sleep(0)
             due = self._most_due(replicas)
             if due is not None:
                 await self.walk(due)
@@ -202,20 +204,21 @@ class Folding:
         return pairs.next_key
 
     def fold_hot(self, replica: Replica) -> None:
-        """Fold rows that readers found long."""
+        """Fold rows that were found to be long: for a slice of time, and at least one."""
         if not replica.hot or replica.closed:
             return
         layout = self._layout_of(replica.table)
         if layout is None:
             return
         rule = self._rule_of(replica, layout)
+        began = self._loop.time()
         try:
-            rows = list(replica.hot)[: self.pace.hot_rows]
-            for row_key in rows:
+            for row_key in list(replica.hot):
                 self._fold_one(replica, layout, rule, row_key)
-            for row_key in rows:
                 # Only now: folding reads it, and a row whose versions are young stays long.
                 replica.hot.pop(row_key, None)
+                if self._loop.time() - began >= self.pace.slice_s:
+                    break
         except (BadRow, Corrupt, Refused, StorageError) as error:
             replica.hot.clear()
             self._complain(f"a row of {replica.name} could not be folded: {error}")

@@ -44,6 +44,8 @@ _KIND_AT = -9
 _PAST_TAIL = b"\xff" * 18
 # From this many versions on a row is worth folding before others.
 HOT_VERSIONS = 16
+HOT_WRITES = 128  # so many are folded for certain, however young they are
+_MAX_COUNTED = 4_096
 _MAX_VERSIONS = 1 << 20
 _MAX_HOT = 1024
 
@@ -169,9 +171,10 @@ class Replica:
         self.stalled: BaseException | None = None
         self.applied_writes = 0
         self.written_bytes = 0
-        # Large partitions by the token their keys begin with (see `folding`); and rows that readers found long.
+        # Large partitions by the token their keys begin with (see `folding`); and rows that were found to be long.
         self.large: dict[bytes, list[LargePartition]] = {}
         self.hot: dict[bytes, None] = {}
+        self._writes: dict[bytes, int] = {}  # of single rows, lately
         self._log = log
         self._around = around
         self._call_soon = call_soon
@@ -338,23 +341,38 @@ class Replica:
 
     def _apply(self, entries: Iterable[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         batch = self.store.batch()
-        put, drop = batch.put, self.rows.drop
+        put = batch.put
+        written: list[bytes] = []
         for pairs in entries:
             if len(pairs) == 2:
-                key = pairs[0]
-                put(key, pairs[1])
-                drop(key[:-_TAIL_BYTES])
+                put(pairs[0], pairs[1])
+                written.append(pairs[0])
             else:
                 keys = pairs[::2]
                 deque(map(put, keys, pairs[1::2]), maxlen=0)
-                for key in keys:
-                    drop(key[:-_TAIL_BYTES])
+                written += keys
+        self._touch(written)
         put(POSITION_KEY, _u64.pack(last))
         error = self._write(batch)
         if error is None:
             self.position = last
             self._grew(size_bytes, first - 1)
         return error
+
+    def _touch(self, keys: Iterable[bytes]) -> None:
+        """Rows are about to change. Those written again and again are folded soon, also if nobody reads them."""
+        drop, writes = self.rows.drop, self._writes
+        for key in keys:
+            row_key = key[:-_TAIL_BYTES]
+            drop(row_key)
+            count = writes.get(row_key, 0) + 1
+            if count < HOT_WRITES:
+                writes[row_key] = count
+            else:
+                del writes[row_key]
+                self.note_hot(row_key)
+        if len(writes) > _MAX_COUNTED:
+            writes.clear()
 
     def _write(self, batch: object) -> BaseException | None:
         try:
@@ -406,7 +424,7 @@ class Replica:
         return self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
 
     def note_hot(self, row_key: bytes) -> None:
-        """A reader met a row with many versions: fold it before others."""
+        """A row has many versions: fold it before others."""
         if len(self.hot) < _MAX_HOT:
             self.hot[row_key] = None
 

@@ -9,7 +9,7 @@ from tests.unit.rows.tables import table
 
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.folding import Folding, FoldPace
-from trimtab.node.replicas.replica import ReplicaState
+from trimtab.node.replicas.replica import HOT_WRITES, ReplicaState
 from trimtab.rows.folding import FoldRule
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.mutations import pairs_of_delete, pairs_of_put
@@ -145,6 +145,36 @@ def test_a_hot_row_is_folded_before_the_walk_comes_to_it():
         assert list(shop.replica.hot) == [row_key]
         shop.folding.fold_hot(shop.replica)
         assert (len(shop.replica.get_row(row_key)), len(shop.pairs), shop.replica.hot) == (1, 31, {})
+
+    asyncio.run(story())
+
+
+def test_a_row_that_is_written_again_and_again_is_folded_though_nobody_reads_it():
+    async def story():
+        shop = await Table.open(rule=FoldRule(forget_before_ms=0, history_from_us=0))
+        for version in range(HOT_WRITES - 1):
+            await shop.put(1, 1, f"version {version}")
+            await shop.put(2, version, "one of many")
+        assert shop.replica.hot == {}
+        await shop.put(1, 1, "the last")
+        (row_key,) = shop.replica.hot
+        shop.folding.fold_hot(shop.replica)
+        assert [b"the last" in value for _, value in shop.replica.get_row(row_key)] == [True]
+
+    asyncio.run(story())
+
+
+def test_long_rows_are_folded_a_few_milliseconds_at_a_time():
+    async def story():
+        shop = await Table.open(pace=FoldPace(slice_s=0.0))
+        for row in range(3):
+            for version in range(20):
+                await shop.put(1, row, f"version {version}")
+        for row_key in {key[:-17] for key, _ in shop.pairs}:
+            shop.replica.get_row(row_key)
+        for left in (2, 1, 0):
+            shop.folding.fold_hot(shop.replica)
+            assert (len(shop.replica.hot), len(shop.pairs)) == (left, 3 + 19 * left)
 
     asyncio.run(story())
 
