@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trimtab.rows.ragged import Mask
 
 BLOCK_ROWS = 16_384  # that are looked at together
+BLOCK_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 2048  # that become Python objects at a time: few enough to stay in a core's cache
 _FEW_TIES = 1 / 64  # of all rows: up to here ties are sorted one by one
 
@@ -42,7 +43,9 @@ class SortedRows:
         return len(self.order)
 
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[Ragged, Ragged]]:
-        """Keys and values in order, so many at a time."""
+        """Keys and values in order, so many at a time; fewer where they are large."""
+        size_bytes = self.rows.size + self.values.size
+        rows = max(1, min(rows, BLOCK_BYTES * len(self.rows) // max(1, size_bytes)))
         for start in range(0, len(self), rows):
             places = self.order[start : start + rows]
             values = self.values.take(places)

@@ -31,7 +31,10 @@ from trimtab.storage.sorted_streams import merged
 from trimtab.storage.sst_file import TableFile, Unreadable, open_table
 
 READ_ROWS = 65_536  # in one batch of columns
+_BATCH_BYTES = 32 * 1024 * 1024  # or so many bytes
 _FETCH_PAIRS = 4096  # that are objects at a time
+_FETCH_BYTES = 4 * 1024 * 1024
+_FIRST_PAIRS = 64
 _READAHEAD_BYTES = 2 * 1024 * 1024
 _CACHE_BYTES = 8 * 1024 * 1024
 _FROM = bytes(TOKEN_BYTES)  # what a store keeps for itself lies below every row
@@ -195,16 +198,21 @@ class Snapshot:
 
 
 def _fetch(pairs: Iterable[Any], rows: int) -> tuple[Ragged, Ragged]:
-    """The next pairs as columns; the pairs themselves live only for a moment, and never all at once."""
+    """The next pairs as columns, up to so many rows or bytes; the pairs themselves live only for a moment."""
     keys: list[Ragged] = []
     values: list[Ragged] = []
-    while rows > 0:
-        flat = list(chain.from_iterable(islice(pairs, min(rows, _FETCH_PAIRS))))
+    size_bytes, some = 0, _FIRST_PAIRS
+    while rows > 0 and size_bytes < _BATCH_BYTES:
+        flat = list(chain.from_iterable(islice(pairs, min(rows, some))))
         if not flat:
             break
         keys.append(from_list(flat[::2]))
         values.append(from_list(flat[1::2]))
-        rows -= _FETCH_PAIRS
+        rows -= len(keys[-1])
+        fetched_bytes = keys[-1].size + values[-1].size
+        size_bytes += fetched_bytes
+        # Rows of a megabyte are fetched a few at a time.
+        some = max(1, min(_FETCH_PAIRS, len(keys[-1]) * _FETCH_BYTES // max(1, fetched_bytes)))
     return (stack(keys), stack(values)) if keys else (from_list([]), from_list([]))
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Octets = NDArray[np.uint8]
 
 READ_BYTES = 4 * 1024 * 1024  # of blocks, at a time
+_UNPACKED_BYTES = 32 * 1024 * 1024
 _SEQUENCE_BYTES = 8  # behind every key: the number of its write, and in the lowest byte what it was
 _PUT = 1
 _HASH_BYTES = 8
@@ -59,13 +60,14 @@ def batches(table: TableFile, *, verify: bool = True) -> Iterator[tuple[Ragged, 
             try:
                 if file.readinto(buffer[_ROOM : _ROOM + wanted].data) != wanted:
                     raise Unreadable("the file ends too early")
-                data, starts = _unpack(buffer, table.offsets[first:last] - begin + _ROOM, table.sizes[first:last])
-                keys, values = _pairs(data, starts)
+                blocks = _Blocks(buffer, table.offsets[first:last] - begin + _ROOM, table.sizes[first:last])
+                for start, stop in blocks.groups():
+                    keys, values = _pairs(*blocks.unpack(start, stop))
+                    if verify:
+                        _verify(keys, values)
+                    yield keys, values
             except (Unreadable, IndexError, ValueError, OSError) as error:
                 raise _corrupt(table.path, begin, str(error)) from None
-            if verify:
-                _verify(table.path, begin, keys, values)
-            yield keys, values
             first = last
 
 
@@ -73,56 +75,74 @@ def _corrupt(path: Path, offset: int, what: str) -> Corrupt:
     return Corrupt(str(path), what, offset=offset, what_to_do=_WHAT_TO_DO)
 
 
-def _verify(path: Path, offset: int, keys: Ragged, values: Ragged) -> None:
+def _verify(keys: Ragged, values: Ragged) -> None:
     import numpy as np
 
     wrong = np.flatnonzero(keys.numbers(-_HASH_BYTES, ">i8") != hashes(values))
     for at in wrong.tolist():
         # What a store keeps for itself has no hash; it lies in front of all rows.
         if len(keys.bytes_at(at)) > _HASH_BYTES:
-            raise _corrupt(path, offset, f"the value of key {keys.bytes_at(at)[:64].hex()} is not what was written")
+            raise Unreadable(f"the value of key {keys.bytes_at(at)[:64].hex()} is not what was written")
 
 
-def _unpack(raw: Octets, offsets: Numbers, sizes: Numbers) -> tuple[Octets, Numbers]:
-    """The contents of blocks one after the other, and where each begins; the end is added. What is in `raw` changes."""
-    import numpy as np
+class _Blocks:
+    """Blocks as they were read. Unpacking some changes the bytes between them, so each is unpacked once, in order."""
 
-    kinds = raw[offsets + sizes]
-    packed = kinds == LZ4
-    if not np.all(packed | (kinds == PLAIN)):
-        raise Unreadable(f"a block of compression {int(kinds.max())}")
-    lengths, begins = varints(raw, offsets)
-    lengths[~packed], begins[~packed] = sizes[~packed], offsets[~packed]
-    ends = offsets + sizes
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    strings = Ragged(raw, len(raw), 1)
-    if not packed.any():
-        return strings.pick(begins, lengths).flat(), starts
-    return _unpack_frame(strings, begins, ends, packed, lengths), starts
+    def __init__(self, raw: Octets, offsets: Numbers, sizes: Numbers) -> None:
+        import numpy as np
 
+        kinds = raw[offsets + sizes]
+        self._packed = kinds == LZ4
+        if not np.all(self._packed | (kinds == PLAIN)):
+            raise Unreadable(f"a block of compression {int(kinds.max())}")
+        self._lengths, self._begins = varints(raw, offsets)
+        plain = ~self._packed
+        self._lengths[plain], self._begins[plain] = sizes[plain], offsets[plain]
+        self._ends = offsets + sizes
+        self._strings = Ragged(raw, len(raw), 1)
 
-def _unpack_frame(
-    strings: Ragged, begins: Numbers, ends: Numbers, packed: NDArray[np.bool_], lengths: Numbers
-) -> Octets:
-    """Between two blocks in the file is room for what stands between them in a frame: it is written there."""
-    import numpy as np
-    import pyarrow as pa
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """As many blocks at a time as are not too much when they are unpacked."""
+        import numpy as np
 
-    raw, largest = strings.data, int(lengths.max())
-    head = next((head for most, head in _FRAMES if largest <= most), None)
-    if head is None:
-        raise Unreadable(f"a block of {largest} bytes")
-    marks = np.ndarray((len(raw) - 3,), "<u4", buffer=raw, strides=(1,))
-    marks[begins - 4] = (ends - begins) | np.where(packed, 0, _NOT_COMPRESSED)
-    marks[ends[-1]] = 0
-    froms, tos = begins - 4, ends.copy()
-    raw[froms[0] - len(head) : froms[0]] = np.frombuffer(head, np.uint8)
-    froms[0] -= len(head)
-    tos[-1] += 4
-    frame = strings.pick(froms, tos - froms).flat()
-    found = pa.Codec("lz4").decompress(pa.py_buffer(frame), int(lengths.sum()))
-    return np.frombuffer(found, np.uint8)
+        total, start = np.cumsum(self._lengths), 0
+        while start < len(total):
+            most = int(total[start] - self._lengths[start]) + _UNPACKED_BYTES
+            stop = max(start + 1, int(np.searchsorted(total, most, side="right")))
+            yield start, stop
+            start = stop
+
+    def unpack(self, start: int, stop: int) -> tuple[Octets, Numbers]:
+        """The contents of some blocks one after the other, and where each begins; the end is added."""
+        import numpy as np
+
+        lengths = self._lengths[start:stop]
+        starts = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=starts[1:])
+        if not self._packed[start:stop].any():
+            return self._strings.pick(self._begins[start:stop], lengths).flat(), starts
+        return self._unpack_frame(start, stop, lengths), starts
+
+    def _unpack_frame(self, start: int, stop: int, lengths: Numbers) -> Octets:
+        """Between two blocks in the file is room for what stands between them in a frame: it is written there."""
+        import numpy as np
+        import pyarrow as pa
+
+        raw, largest = self._strings.data, int(lengths.max())
+        head = next((head for most, head in _FRAMES if largest <= most), None)
+        if head is None:
+            raise Unreadable(f"a block of {largest} bytes")
+        begins, ends = self._begins[start:stop], self._ends[start:stop]
+        marks = np.ndarray((len(raw) - 3,), "<u4", buffer=raw, strides=(1,))
+        marks[begins - 4] = (ends - begins) | np.where(self._packed[start:stop], 0, _NOT_COMPRESSED)
+        marks[ends[-1]] = 0
+        froms, tos = begins - 4, ends.copy()
+        raw[froms[0] - len(head) : froms[0]] = np.frombuffer(head, np.uint8)
+        froms[0] -= len(head)
+        tos[-1] += 4
+        frame = self._strings.pick(froms, tos - froms).flat()
+        found = pa.Codec("lz4").decompress(pa.py_buffer(frame), int(lengths.sum()))
+        return np.frombuffer(found, np.uint8)
 
 
 def _pairs(data: Octets, starts: Numbers) -> tuple[Ragged, Ragged]:

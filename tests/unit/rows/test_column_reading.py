@@ -123,6 +123,15 @@ def test_a_column_added_later_reads_null_and_a_dropped_one_is_gone() -> None:
     assert found == [{"p0": 1, "v1": "old", "n4": None}, {"p0": 2, "v1": "new", "n4": 7}]
 
 
+def test_a_dropped_column_keeps_no_row_alive() -> None:
+    before = layout_of()
+    request = PutRequest(7, 1, [1, 2], [[int_(1), int_(10)]], update=True)
+    made = pairs_of_put(before, request, 1, NOW_MS)
+    old = [pair for each in made.values() for pair in zip(each[::2], each[1::2], strict=True)]
+    assert len(read(before, old)) == 1
+    assert read(RowLayout(tables.drop_column(before.table, 2)), old) == []
+
+
 def test_expired_rows_and_rows_that_are_newer_than_asked_for_are_not_there() -> None:
     layout = layout_of()
     pairs = put(layout, [1, 2], [int_(1), int_(1)], [int_(2), int_(2)], stamp=5, ttl_s=10)

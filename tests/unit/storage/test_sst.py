@@ -128,6 +128,23 @@ def test_values_and_keys_of_more_than_a_hundred_bytes(tmp_path: Path) -> None:
         assert read_file(tmp_path / f"{restarts}.sst") == pairs
 
 
+def test_large_values_come_a_few_at_a_time(tmp_path: Path) -> None:
+    pairs = []
+    for n in range(60):
+        value = bytes([n]) * 1_500_000
+        pairs.append((b"%08d" % n + tail(1, PUT, value), value))
+    write_file(tmp_path / "one.sst", pairs)
+    batches = [(keys.to_list(), values.size) for keys, values in sst_columns.batches(open_table(tmp_path / "one.sst"))]
+    assert [key for keys, _ in batches for key in keys] == [key for key, _ in pairs]
+    assert max(size for _, size in batches) <= 33_000_000
+    database = rocksdict.Rdict(str(tmp_path / "store"), table_options())
+    database.ingest_external_file([str(tmp_path / "one.sst")])
+    database.close()
+    with Snapshot(tmp_path / "store") as snapshot:
+        sizes = [values.size for _, values in snapshot._iterate(bytes(8), AFTER_ALL, 1000)]
+    assert sum(sizes) == 60 * 1_500_000 and max(sizes) < 200_000_000
+
+
 def test_files_with_deletions_or_of_other_kinds_are_left_to_rocksdb(tmp_path: Path) -> None:
     pairs = pairs_of(random.Random(0), 10, alike=True)
     writer = rocksdict.SstFileWriter(table_options())
