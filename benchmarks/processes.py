@@ -96,11 +96,11 @@ def with_descendants(pids: Sequence[int]) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time that the living ones of these processes and their descendants have used so far."""
+    """User and system time that these processes, their descendants, and those that they outlived have used so far."""
     ticks = 0
     for pid in with_descendants(pids):
         if fields := _stat(pid):
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(map(int, fields[11:15]))
     return ticks / TICKS_PER_SECOND
 
 

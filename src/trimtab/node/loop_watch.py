@@ -1,7 +1,8 @@
 """How long the event loop was kept from running: everything else on this node waited for as long.
 
 A timer that should fire every few milliseconds is late by as long as the loop was busy with something else, or the
-process did not run at all. Short delays are only counted; one that operators would notice is told.
+process did not run at all. What it waited for a processor is told apart, where the system tells it: that is the
+machine's doing, and no fault of what runs here. Short delays are only counted; one that operators would notice is told.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ _SLICES = 6
 
 
 class LoopWatch:
-    """Measures from `start` to `stop`. `buckets` counts delays up to BUCKETS_S, then longer ones."""
+    """Measures from `start` to `stop`. `buckets` counts delays up to BUCKETS_S, then longer ones.
 
-    def __init__(self, tell: Callable[[str], None], *, every_s: float = EVERY_S) -> None:
+    `waited_s`: for how long this thread could have run, so far, and had no processor.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], None], *, every_s: float = EVERY_S, waited_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.buckets = [0] * (len(BUCKETS_S) + 1)
         self.count = 0
         self.seconds = 0.0
         self.longest_s = 0.0
+        self.starved_s = 0.0
+        self._waited_s = waited_s
+        self._waited_before_s = 0.0
         self._tell = tell
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
@@ -36,6 +45,7 @@ class LoopWatch:
         self._slices: deque[tuple[float, float]] = deque(maxlen=_SLICES)  # (when it began, longest delay)
 
     def start(self) -> None:
+        self._waited_before_s = self._waited_s()
         self._due = self._loop.time() + self._every_s
         self._timer = self._loop.call_at(self._due, self._look)
 
@@ -61,10 +71,17 @@ class LoopWatch:
         yield Sample(
             "loop_blocked_max_seconds", "The longest of these in the last minute.", round(self.longest_lately_s, 6)
         )
+        yield Sample(
+            "loop_starved_seconds", "How long it waited for a processor.", round(self.starved_s, 6), counter=True
+        )
 
     def _look(self) -> None:
         now = self._loop.time()
-        late = max(0.0, now - self._due)
+        delay = max(0.0, now - self._due)
+        waited = self._waited_s()
+        starved, self._waited_before_s = min(delay, waited - self._waited_before_s), waited
+        self.starved_s += starved
+        late = delay - starved
         self.count += 1
         self.seconds += late
         self.buckets[bisect_left(BUCKETS_S, late)] += 1
@@ -77,5 +94,7 @@ class LoopWatch:
             self._tell(
                 f"nothing could run here for {late * 1000:.0f} ms: the process was stopped, or something took long"
             )
+        elif starved >= TELL_FROM_S:
+            self._tell(f"this instance waited {starved * 1000:.0f} ms for a processor: the machine is overloaded")
         self._due = now + self._every_s
         self._timer = self._loop.call_at(self._due, self._look)

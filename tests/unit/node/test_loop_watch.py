@@ -35,3 +35,19 @@ def test_a_long_block_is_counted_and_told_and_a_short_one_only_counted():
         assert watch.count == count
 
     asyncio.run(story())
+
+
+def test_waiting_for_a_processor_is_told_apart():
+    async def story():
+        told, waited = [], 5.0
+        watch = LoopWatch(told.append, every_s=0.001, waited_s=lambda: waited)
+        watch.start()
+        await asyncio.sleep(0.005)
+        block(0.25)
+        waited += 0.24
+        await asyncio.sleep(0.005)
+        assert watch.longest_s < 0.2 < watch.starved_s
+        assert len(told) == 1 and "for a processor" in told[0]
+        watch.stop()
+
+    asyncio.run(story())
