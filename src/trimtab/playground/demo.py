@@ -103,7 +103,7 @@ class _Story:
                 self._tell(f"{leader} starts again from what its disk holds, while the writers go on.")
                 returned_ms = await self._online(self._cluster.start([leader]))
                 while_away = len(writing.acknowledged) - before
-                self._tell(f"It took the {while_away:,} rows it had missed, and is Online again, by itself.")
+                self._tell(f"It has the {while_away:,} rows written meanwhile, and is Online again, by itself.")
             finally:
                 writing.stopped = True
                 await asyncio.gather(*writers, return_exceptions=True)
