@@ -209,6 +209,7 @@ class ClusterControl:
             name=settings.instance_id,
             wall_ms=instance.wall_ms,
             story=instance.story,
+            opened=instance.holdings.shelf.open_of,
         )
         self.sizes = SizeReports(
             instance.raft_id,

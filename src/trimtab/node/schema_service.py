@@ -5,15 +5,16 @@ that two who change at the same time do so one after the other, and one that fai
 remembered by its id, with the version it made, inside that version: whoever got no answer (the leader died, the network
 did) asks again with the same id, and nothing happens twice.
 
-After the write the leader waits a moment until every instance that is Online has applied it, and names those that have
-not. They route by the schema before it until they have; what reaches a replica with a newer version waits there.
+After the write the leader waits a moment until every instance that is Online has applied it and has opened its replicas
+of new tables, and names those that have not. They route by the schema before it until they have; what reaches a replica
+with a newer version, or one that is not open yet, waits there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 
@@ -36,7 +37,7 @@ from trimtab.topology.grades import Grade
 from trimtab.topology.view import View
 
 APPLIED = "schema.applied"
-AGREE_S = 5.0
+AGREE_S = 10.0  # many replicas take their time to be made
 MAX_ID_CHARACTERS = 64
 # A client that has heard of a newer schema waits here for it, but not for long: what is here may do.
 _NEWER_S = 2.0
@@ -69,6 +70,7 @@ class SchemaService:
         name: str,
         wall_ms: Callable[[], int],
         story: Callable[[str], None],
+        opened: Callable[[Collection[int], float], Awaitable[None]],
         agree_s: float = AGREE_S,
     ) -> None:
         self._view = view
@@ -79,6 +81,7 @@ class SchemaService:
         self._name = name
         self._wall_ms = wall_ms
         self._story = story
+        self._opened = opened
         self._agree_s = agree_s
         self._loop = asyncio.get_running_loop()
         self._encoded: tuple[int, bytes] = (0, b"")
@@ -216,7 +219,7 @@ class SchemaService:
         return True
 
     async def applied(self, asked: Asked) -> bytes:
-        """Answered when this instance has applied a version of the schema."""
+        """Answered when this instance has applied a version of the schema, and its replicas of new tables are open."""
         version = _decode_applied(asked.body).version
         tables = self._tables
         await self._waits.until(
@@ -224,4 +227,6 @@ class SchemaService:
             asked.deadline - _MARGIN_S,
             f"version {version} of the schema (at {tables.catalog.version} now; {tables.waits_for or 'not heard of'})",
         )
+        new = {number for number, table in tables.catalog.tables.items() if table.version >= version}
+        await self._opened(new, asked.deadline - _MARGIN_S)
         return b""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import msgspec
@@ -76,7 +76,15 @@ class Desk:
             name="i1",
             wall_ms=lambda: 1_700_000_000_000,
             story=self.told.append,
+            opened=self.opened,
         )
+        self.waited_for: list[set[int]] = []
+        self.closed = False
+
+    async def opened(self, tables: Collection[int], _deadline: float) -> None:
+        self.waited_for.append(set(tables))
+        if self.closed:
+            raise WaitedTooLong("the replicas of new tables to be open")
 
     def take(self, key: bytes, value: bytes) -> None:
         self.revision += 1
@@ -189,6 +197,20 @@ def test_who_was_asked_to_apply_a_version_answers_when_it_has() -> None:
         await desk.change(SHOP, "a")
         desk.waits.look()
         assert await waiting == b""
+
+    on_desk(story)
+
+
+def test_a_version_is_applied_where_the_replicas_of_its_new_tables_are_open() -> None:
+    async def story(desk: Desk) -> None:
+        await desk.change(SHOP, "one")
+        await desk.change(USERS, "two")
+        (users,) = desk.tables.catalog.tables
+        await desk.service.applied(desk.asks(b"\x91\x02"))
+        assert desk.waited_for == [{users}]
+        desk.closed = True
+        with pytest.raises(WaitedTooLong, match="replicas of new tables"):
+            await desk.service.applied(desk.asks(b"\x91\x02"))
 
     on_desk(story)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -152,6 +152,14 @@ class Shelf:
     async def all_open(self, deadline: float) -> None:
         """Return when everything that should be here is; WaitedTooLong at `deadline`."""
         await self._waits.until(lambda: self.ready and not self.missing(), deadline, "all replicas to be open")
+
+    async def open_of(self, tables: Collection[int], deadline: float) -> None:
+        """Return when everything of these tables that should be here is; WaitedTooLong at `deadline`."""
+
+        def all_there() -> bool:
+            return self.ready and not any(table in tables for table, _tablet in self.missing())
+
+        await self._waits.until(all_there, deadline, "the replicas of new tables to be open")
 
     def held(self) -> list[Replica]:
         return list(self._replicas.values()) if self.ready else []
