@@ -159,6 +159,16 @@ def locate(layout: RowLayout, cells: Sequence[bytes]) -> tuple[bytes, int]:
     return located
 
 
+def locate_all(layout: RowLayout, keys: Sequence[Sequence[bytes]]) -> list[tuple[bytes, int]]:
+    """The same of many."""
+    known = layout.located
+    try:
+        found = [known.get(cell) for (cell,) in keys]
+    except ValueError:  # keys of several columns, or wrong ones
+        return [locate(layout, cells) for cells in keys]
+    return [each or locate(layout, cells) for each, cells in zip(found, keys, strict=True)]
+
+
 def row_in(layout: RowLayout, prefix: bytes, cells: Sequence[bytes | None]) -> bytes:
     """The key of a row of a partition."""
     columns = layout.clustering

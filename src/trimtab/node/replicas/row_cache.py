@@ -10,7 +10,8 @@ expires, are not kept. Nothing is kept while a replica is held: its files are be
 RocksDB knows. A replica that is closed, or whose store was opened again, forgets everything at once, by beginning a new
 life: entries of an earlier one count for nothing and go when their turn comes.
 
-Bounded in bytes over all replicas of a node, least recently used first; one row at a time, so nothing takes long.
+Bounded in bytes over all replicas of a node. Roughly the least recently used row goes first, and one at a time, so
+nothing takes long.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class RowCache:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.crowded_bytes = limit_bytes * 3 // 4  # below that nothing has to go soon, and the order does not matter
         self.bytes = 0
         self.hits = 0
         self.misses = 0
@@ -64,19 +66,18 @@ class CachedRows:
         """What is known of these rows, in step; None: read it. `asked` stands for the columns that are wanted."""
         cache = self._cache
         prefix, life, entries = self._prefix, self._life, cache.entries
-        found: list[Cells | None] = []
-        missing = 0
-        for row_key in row_keys:
-            at = prefix + row_key
-            entry = entries.get(at)
-            if entry is None or entry[0] is not life or entry[1] is not asked:
-                found.append(None)
-                missing += 1
-            else:
-                entries.move_to_end(at)
-                found.append(entry[2])
+        places = [prefix + row_key for row_key in row_keys]
+        found: list[Cells | None] = [
+            entry[2] if entry is not None and entry[0] is life and entry[1] is asked else None
+            for entry in map(entries.get, places)
+        ]
+        if cache.bytes > cache.crowded_bytes:
+            for place, cells in zip(places, found, strict=True):
+                if cells is not None:
+                    entries.move_to_end(place)
+        missing = found.count(None)
         cache.misses += missing
-        cache.hits += len(row_keys) - missing
+        cache.hits += len(found) - missing
         return found
 
     def keep(self, row_key: bytes, asked: object, cells: Cells, size_bytes: int) -> None:

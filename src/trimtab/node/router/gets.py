@@ -8,6 +8,7 @@ nothing else. For the rest each tablet is read with one message for all of its k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Protocol
 
 from trimtab.node.answering import Refused
@@ -16,7 +17,7 @@ from trimtab.node.router.reads import Reads
 from trimtab.node.router.replica_door import STALE_LEVELS
 from trimtab.node.router.routes import Routes
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import after, locate
+from trimtab.rows.keys import after, locate, locate_all
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Cell, CellMeta, GetRequest, Pairs, RangeRead, RangeRows, ReplicaRead, RowsReply
 from trimtab.rows.reading import rows_of
@@ -143,9 +144,9 @@ class _Many:
     def start(self) -> None:
         layout, request = self._layout, self._request
         tablets: dict[int, list[bytes]] = {}
-        for cells in request.keys:
-            key, tablet = locate(layout, cells)
-            self._keys.append(key)
+        located = locate_all(layout, request.keys)
+        self._keys = [key for key, _ in located]
+        for key, tablet in located:
             if tablet in tablets:
                 tablets[tablet].append(key)
             else:
@@ -227,4 +228,4 @@ class _Many:
 
 
 def _bytes_of(rows: Sequence[list[Cell] | None]) -> int:
-    return sum(len(cell or b"") for row in rows for cell in row or ())
+    return sum(map(len, filter(None, chain.from_iterable(filter(None, rows)))))
