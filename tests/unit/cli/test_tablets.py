@@ -18,8 +18,10 @@ def test_tablets_are_shown_with_their_tokens_and_replicas(typist: Typist) -> Non
     assert (first["keyspace"], first["first_token"], last["last_token"]) == ("shop", -(1 << 63), (1 << 63) - 1)
     assert set(first) >= {"replicas", "pending", "planned", "stage", "session", "bytes"}
     assert set(first["replicas"]) == {"i1", "i2"}
+    assert [each["bytes"] for each in everything] == [0, 1000, 2000, 3000, 0, 1000]
     shown = typist("tablets", "shop.users")[1]
     assert "i1" in shown and "9223372036854775807" in shown and "visits" not in shown
+    assert "2.9 KiB" in shown
 
 
 def test_a_table_that_is_not_there_is_named(typist: Typist) -> None:

@@ -34,7 +34,9 @@ from trimtab.rows.protocol import (
     SliceRequest,
     WriteReply,
 )
+from trimtab.tablets import sizes
 from trimtab.tablets.records import pack
+from trimtab.tablets.sizes import SizeLedger, SizesReport
 
 Key = tuple[bytes, ...]
 # column id -> cell, stamp, ttl
@@ -130,6 +132,7 @@ class FakeCluster:
         made = {method: handler(method, self._rows_answer) for method in DECODERS}
         made[protocol.SCHEMA] = handler(protocol.SCHEMA, self._schema)
         made[protocol.CHANGE] = handler(protocol.CHANGE, self._change)
+        made[sizes.SIZES] = handler(sizes.SIZES, self._sizes)
         made[metastore.STATUS] = lambda request: request.reply(self._status())
         return made
 
@@ -156,6 +159,17 @@ class FakeCluster:
             instances = {each: (f"i{each}", address, self.dcs[each], True) for each, address in self.addresses.items()}
             reply = msgspec.structs.replace(reply, instances=instances)
         return protocol.encode(reply)
+
+    def _sizes(self, _number: int, body: bytes) -> bytes:
+        """A tablet has a thousand bytes for each tablet before it; they come two at a time."""
+        request = sizes.decode_request(body)
+        ledger = SizeLedger()
+        told = {
+            table.id: {each: 1000 * each for each in range(table.tablets)} for table in self.catalog.tables.values()
+        }
+        ledger.take(SizesReport(1, "", 1, told, True), {table: len(each) for table, each in told.items()})
+        chosen = {table: [(each, (1,)) for each in told[table]] for table in told if request.table in (0, table)}
+        return bytes(sizes.encode(ledger.page(chosen, request.start, limit=2)))
 
     def _change(self, _number: int, body: bytes) -> bytes:
         try:
