@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.sim.test_rows import instance, shop
+import pytest
+
+from tests.sim.governed_world import leader, others, view
+from tests.sim.test_rows import Shop, instance, shop
+from trimtab.net.errors import RpcError
+from trimtab.tablets.consistency import Level
+from trimtab.topology.common_time import OwnClock
+from trimtab.topology.records import EventRecord
 
 
 def test_a_machine_that_returns_with_its_clock_set_back_stamps_nothing_until_it_has_caught_up() -> None:
@@ -34,12 +41,14 @@ def test_after_a_quick_restart_stamps_go_on_at_once() -> None:
 
 
 def test_a_coordinator_whose_clock_is_behind_is_told_so_and_acknowledges_nothing() -> None:
+    """By the replicas' answers, where it does not know the cluster's time."""
     with shop() as rows:
         a, b, c = rows.machines
         told: list[str] = []
         control = instance(c).control
         assert control is not None
         control.router.parcels._complain = told.append
+        control.clock_watch._clock = OwnClock(10**9)
         c.process.jump_wall_clock(-8_000)
         code, numbers = rows.refusal(rows.put, c, 1, "zero")
         assert code == "write_failed" and set(numbers["reasons"].values()) == {"skew"}
@@ -51,11 +60,59 @@ def test_a_coordinator_whose_clock_is_behind_is_told_so_and_acknowledges_nothing
         assert rows.get(c, 1) == "third"
 
 
-def test_a_coordinator_whose_clock_is_ahead_brings_nothing_from_the_future_to_the_others() -> None:
+@pytest.mark.parametrize("jump_ms", [60_000, -60_000])
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_machine_whose_clock_jumps_takes_no_writes_until_it_is_set_right(jump_ms: int, leads: bool) -> None:
     with shop() as rows:
-        a, b, c = rows.machines
-        c.process.jump_wall_clock(3_600_000)
-        assert rows.refusal(rows.put, c, 1, "from the future")[0] == "write_failed"
-        rows.cluster.world.run(10.0)
-        held = rows.holding(rows.user(1, "from the future"), 1)
-        assert not {a.name, b.name} & set(held)
+        cluster = rows.cluster
+        victim = leader(cluster) if leads else others(cluster, leader(cluster))[0]
+        other, name = others(cluster, victim)[0], instance(victim).settings.instance_id
+        before = rows.put(victim, 1, "before")
+        cluster.world.run(cluster.world.now + 2)  # two heartbeats of everybody: the cluster's time is known
+        victim.process.jump_wall_clock(jump_ms)
+        for level in (Level.QUORUM, Level.ONE, Level.ANY):
+            refused = rows.user(1, "from another time", level)
+            where = "ahead of" if jump_ms > 0 else "behind"
+            with pytest.raises(RpcError, match=f"60.0 s {where} .*NTP") as error:
+                rows.write(victim, refused)
+            assert error.value.code == "skew"
+        assert rows.refusal(rows.put, victim, 1, "mine", timestamp_us=before.timestamp_us + 1)[0] == "skew"
+        # Reads go on, and everybody else goes on writing.
+        assert rows.get(victim, 1) == "before"
+        rows.put(other, 2, "meanwhile")
+        cluster.world.run(cluster.world.now + 5)
+        assert rows.get(victim, 2) == "meanwhile"
+        rows.put(other, 3, "later", Level.QUORUM)
+        assert rows.holding(refused, 1) == []
+        assert [event.instances for event in clock_events(rows)] == [[name]]
+        assert any(f"the clock of {name} is" in line for line in waiting(rows))
+        assert sum("this machine's clock is" in line for _, who, line in cluster.world.story if who == victim.name) == 1
+        victim.process.jump_wall_clock(-jump_ms)
+        assert rows.put(victim, 1, "after").timestamp_us > before.timestamp_us
+        assert rows.get(other, 1) == "after"
+        cluster.world.run(cluster.world.now + 2)
+        assert waiting(rows) == [] and len(clock_events(rows)) == 1
+
+
+def test_a_machine_that_comes_back_with_a_wrong_clock_takes_no_writes() -> None:
+    with shop() as rows:
+        victim = others(rows.cluster, leader(rows.cluster))[0]
+        rows.put(victim, 1, "before")
+        victim.crash(power=True)
+        victim.process.jump_wall_clock(3_600_000)
+        victim.start()
+        rows.cluster.settle(60)
+        assert rows.refusal(rows.put, victim, 1, "from the future")[0] == "skew"
+        rows.cluster.world.run(rows.cluster.world.now + 10)
+        assert rows.holding(rows.user(1, "from the future"), 1) == []
+        assert rows.get(victim, 1) == "before"
+
+
+def clock_events(rows: Shop) -> list[EventRecord]:
+    return [event for event in view(rows.cluster).events.values() if event.kind == "clock"]
+
+
+def waiting(rows: Shop) -> list[str]:
+    control = instance(leader(rows.cluster)).control
+    assert control is not None
+    return list(control._waiting())

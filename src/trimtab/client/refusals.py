@@ -29,7 +29,7 @@ from trimtab.net.errors import RpcError
 # The schema that the request was made for is not the member's.
 OTHER_SCHEMA = frozenset({"version_mismatch", "not_found"})
 # The member itself can't serve now; another may.
-NOT_THERE = frozenset({"not_ready", "no_lease", "starting", "unknown_method", "removed", "not_leader"})
+NOT_THERE = frozenset({"not_ready", "no_lease", "starting", "unknown_method", "removed", "not_leader", "skew"})
 NOTHING_DONE = OTHER_SCHEMA | NOT_THERE | {"unavailable", "overloaded"}
 # The request is at fault: nobody will take it.
 HOPELESS = frozenset({"invalid", "schema", "too_large", "conflict"})
@@ -43,6 +43,7 @@ _KINDS: dict[str, type[Error]] = {
     "unknown_method": Unavailable,
     "removed": Unavailable,
     "not_leader": Unavailable,
+    "skew": Unavailable,
     "write_timeout": Timeout,
     "read_timeout": Timeout,
     "stopped": Timeout,

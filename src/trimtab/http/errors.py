@@ -37,6 +37,7 @@ CODES: dict[str, Meaning] = {
     "not_ready": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "wait until /ready answers 200, or ask another member"),
     "not_leader": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, TRY_AGAIN),
     "no_lease": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, TRY_AGAIN),
+    "skew": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "set the clock of this instance right, or ask another member"),
     "fenced": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, TRY_AGAIN),
     "refused": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, TRY_AGAIN),
     "overwritten": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, TRY_AGAIN),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trimtab
 from trimtab.governor.plan import plan
 from trimtab.governor.state import ClusterState, Heard, Patience
-from trimtab.governor.steps import StepKey
+from trimtab.governor.steps import StepKey, Write
 from trimtab.governor.voters import Seat, choose_voters
 from trimtab.governor.waiting import waiting
 from trimtab.net.client import Channel
@@ -27,11 +27,12 @@ from trimtab.node.answering import Answering, Method
 from trimtab.node.backoffs import Backoffs
 from trimtab.node.barriers import Orders
 from trimtab.node.calls import Calls
+from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.cluster_service import ClusterService, Self
 from trimtab.node.cluster_view import ClusterView
-from trimtab.node.cluster_writes import ClusterWrites
+from trimtab.node.cluster_writes import ClusterWrites, Outdated
 from trimtab.node.deeds import Deeds
-from trimtab.node.errors import NotLeader
+from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
 from trimtab.node.group import Group
 from trimtab.node.heartbeats import Heartbeats
@@ -52,9 +53,11 @@ from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.raft.roles import StateType
 from trimtab.topology import protocol
 from trimtab.topology.barriers import OpenRequests
+from trimtab.topology.common_time import wording
 from trimtab.topology.grades import Grade
 from trimtab.topology.leases import LeaseHolder
 from trimtab.topology.protocol import JoinResponse, UpdateRequest
+from trimtab.topology.records import EventRecord
 from trimtab.topology.states import NodeState
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ class ClusterControl:
         self._methods: dict[str, Method] = {}
         self.is_out = False  # the cluster has put this instance out
         self._ending = False
+        self._events_on_the_way: dict[asyncio.Task[None], None] = {}
         self.calls = Calls(instance.hello, self._host.links, self._methods)
         self.writes = ClusterWrites(self._host, self._group, self.view, instance.wall_ms)
         self.office = Office(self._host, self._group, instance.boot_s, gap_s=_STOOD_STILL_S)
@@ -98,7 +102,10 @@ class ClusterControl:
             offline_after_ms=timing.offline_after_ms,
             address_of=self._address_of,
             news=self._wake,
+            max_skew_ms=timing.max_skew_ms,
+            clock_off=self._clock_off,
         )
+        self.clock_watch = ClockWatch(timing.max_skew_ms, instance.wall_ms, instance.boot_s, instance.story)
         self.leader_watch = LeaderWatch(
             instance.raft_id, self._group, self.view, self._host.links, instance.boot_s, instance.story
         )
@@ -110,6 +117,7 @@ class ClusterControl:
             self._host.links,
             self.lease,
             instance.boot_s,
+            self.clock_watch,
             at_own_desk=self.desk.take,
             every_s=timing.lease_heartbeat_ms / 1000,
             timeout_s=timing.lease_ms / 1000,
@@ -300,6 +308,8 @@ class ClusterControl:
         self.missed.stop()
         self.sizes.stop()
         self.heartbeats.stop()
+        for task in list(self._events_on_the_way):
+            task.cancel()
         self.standing.stop()
         self.router.stop()
         self._answering.close()
@@ -409,7 +419,25 @@ class ClusterControl:
         if not self.office.leads:
             return ()
         late = (f"{name_in(self.view, who)} catches up: {why}" for who, why in self.deeds.catching_up.items())
-        return (*waiting(self._state(none, none, none)), *late)
+        off = (self._clock_text(who, off_ms) for who, off_ms in sorted(self.desk.clocks_off().items()))
+        return (*waiting(self._state(none, none, none)), *late, *off)
+
+    def _clock_text(self, raft_id: int, off_ms: int) -> str:
+        how = wording(off_ms, self._instance.settings.timing.max_skew_ms)
+        return f"the clock of {name_in(self.view, raft_id)} is {how}: it takes no writes until it is right"
+
+    def _clock_off(self, raft_id: int, off_ms: int) -> None:
+        """A member's clock is found to be wrong: that becomes an event, once."""
+        event = self.writes.event("clock", self._clock_text(raft_id, off_ms), [name_in(self.view, raft_id)])
+        task = self._loop.create_task(self._write_event(event, self.office.term))
+        self._events_on_the_way[task] = None
+        task.add_done_callback(self._events_on_the_way.pop)
+
+    async def _write_event(self, event: EventRecord, term: int) -> None:
+        try:
+            await self.writes.write(Write({}), [event], term=term)
+        except (GroupError, Outdated) as error:
+            self._instance.complaints.add(f"an event could not be written down ({error}): {event.text}")
 
     def _heard(self) -> dict[int, Heard] | None:
         return self.desk.heard() if self.office.leads else None

@@ -4,6 +4,9 @@ One every `every_s`, oftener where the leader's leases are shorter than one's ow
 is another leader. `on_beat` is called each time one is due, also where nobody leads. The time of sending is taken
 before the heartbeat is handed to the network, and the lease counts from there (`topology.leases`).
 
+A heartbeat says how this wall clock stands to the leader's steady clock, and the grant says what time it is in the
+cluster (`clock_watch`).
+
 The first one is sent when the cluster has taken note of this life. Before that it holds no lease, because its row may
 have the settings of an earlier life; and who is never taken note of is not kept Online by saying nothing else.
 """
@@ -12,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
 from trimtab.net.errors import NetError
+from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.group import Group
 from trimtab.node.links import Link
 from trimtab.node.presence import Granted
@@ -37,6 +42,7 @@ class Heartbeats:
         links: Mapping[int, Link],
         holder: LeaseHolder,
         clock_s: Callable[[], float],
+        watch: ClockWatch,
         *,
         at_own_desk: Callable[[Heartbeat, Granted], None],
         every_s: float,
@@ -50,6 +56,7 @@ class Heartbeats:
         self._links = links
         self._holder = holder
         self._clock_s = clock_s
+        self._watch = watch
         self._at_own_desk = at_own_desk
         self._own_every_s = self._every_s = every_s
         self._timeout_s = timeout_s
@@ -85,6 +92,7 @@ class Heartbeats:
         link = self._links.get(leader)
         if leader != self._raft_id and (link is None or not link.channel.connected):
             return
+        sent_ms, clock = self._watch.steady_ms(), self._watch.against_leader(raft.term)
         beat = Heartbeat(
             self._raft_id,
             self._uuid,
@@ -93,18 +101,20 @@ class Heartbeats:
             self._group.machine.applied_index,
             self._view.version,
             self._holder.surrendered,
+            clock.low_ms,
+            clock.high_ms,
         )
         if link is None:
-            self._at_own_desk(beat, self._granted)
+            self._at_own_desk(beat, partial(self._granted, sent_ms))
             return
         try:
             answer = link.channel.call(protocol.RENEW, protocol.encode(beat), self._timeout_s)
         except NetError:
             # Not sent; the next one comes soon.
             return
-        answer.add_done_callback(self._answered)
+        answer.add_done_callback(partial(self._answered, sent_ms))
 
-    def _answered(self, answer: asyncio.Future[bytes]) -> None:
+    def _answered(self, sent_ms: int, answer: asyncio.Future[bytes]) -> None:
         # A heartbeat without an answer is not renewed, which is all there is to do about it.
         if answer.cancelled() or answer.exception() is not None:
             return
@@ -112,9 +122,10 @@ class Heartbeats:
             grant = protocol.decode_grant(answer.result())
         except msgspec.DecodeError:
             return
-        self._granted(grant)
+        self._granted(sent_ms, grant)
 
-    def _granted(self, grant: Grant) -> None:
+    def _granted(self, sent_ms: int, grant: Grant) -> None:
+        self._watch.granted(grant, sent_ms)
         self._holder.granted(grant, self._clock_s())
         if grant.lease_ms:
             self._every_s = min(self._own_every_s, grant.lease_ms / 1000 / HEARTBEATS_PER_LEASE)

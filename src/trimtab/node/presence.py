@@ -3,6 +3,8 @@
 A heartbeat is answered at once where a majority has confirmed this leader lately; else a round of Raft is asked first,
 one for all heartbeats that wait. The time of a confirmation is that of the round's beginning (`office`).
 
+With each answer it tells the cluster's time, which it knows from the heartbeats (`topology.common_time`).
+
 Noticed beside: an instance that spoke for itself (`instance.update`) is there, too; and a process that stood still has
 heard nobody, so its time in office begins anew, and it marks nobody Offline for what it could not hear.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from trimtab.governor.state import Heard
 from trimtab.metastore.requests import LeaderHint
 from trimtab.metastore.requests import encode as encode_hint
@@ -20,8 +24,9 @@ from trimtab.node.errors import NotLeader
 from trimtab.node.group import Group
 from trimtab.node.office import Office
 from trimtab.topology import protocol
+from trimtab.topology.common_time import CommonTime, Span
 from trimtab.topology.grades import Grade
-from trimtab.topology.leases import Presence, confirmed_within_ms, grant_for
+from trimtab.topology.leases import DOWN, Presence, confirmed_within_ms, grant_for
 from trimtab.topology.protocol import Grant, Heartbeat
 from trimtab.topology.records import InstanceRecord, instance_key
 from trimtab.topology.view import View
@@ -43,7 +48,10 @@ class Withheld:
 
 
 class HeartbeatDesk:
-    """Of one instance; it is busy while the instance leads. `news` is told when a rule may care."""
+    """Of one instance; it is busy while the instance leads. `news` is told when a rule may care.
+
+    `clock_off` is told once when a member's clock is found to be wrong, and by how many ms.
+    """
 
     def __init__(
         self,
@@ -58,6 +66,8 @@ class HeartbeatDesk:
         offline_after_ms: int,
         address_of: Callable[[int], str],
         news: Callable[[], None],
+        max_skew_ms: int,
+        clock_off: Callable[[int, int], None],
     ) -> None:
         self._group = group
         self._view = view
@@ -69,13 +79,16 @@ class HeartbeatDesk:
         self._offline_after_ms = offline_after_ms
         self._address_of = address_of
         self._news = news
+        self._clock_off = clock_off
         self._presence = Presence(lease_ms, election_max_ms)
+        self._clocks = CommonTime(max_skew_ms, offline_after_ms)
         self._withheld: list[Withheld] = []
         self._spoke_s: dict[int, float] = {}  # when an instance last spoke for itself, otherwise than by a heartbeat
 
     def took_office(self) -> None:
         self._presence.took_office(self._clock_s(), self._view.instances)
         self._spoke_s.clear()
+        self._clocks.clear()
         self._withheld = [each for each in self._withheld if each.term == self._office.term]
 
     # Heartbeats
@@ -96,6 +109,7 @@ class HeartbeatDesk:
         if record is not None and record.uuid == beat.uuid:
             now_s, commit = self._clock_s(), self._group.raw.raft.log.committed
             before = self._presence.of(beat.raft_id, now_s)
+            self._note_clock(beat)
             self._presence.heard(beat, commit, now_s, catching_up=record.grades.current.grade is Grade.OFFLINE)
             # Only what a rule may care about, or a hundred instances that climb would keep the leader planning.
             was_silent = before.age_ms >= self._offline_after_ms // 2
@@ -120,7 +134,37 @@ class HeartbeatDesk:
         elif grant.lease_ms:
             # Before it leaves: whoever marks an instance Offline must know of every lease that may be out.
             self._presence.granted(beat.raft_id, self._clock_s())
-        granted(grant)
+        time = self._time()
+        granted(
+            msgspec.structs.replace(
+                grant, steady_ms=self._steady_ms(), time_low_ms=time.low_ms, time_high_ms=time.high_ms
+            )
+        )
+
+    # Clocks
+
+    def clocks_off(self) -> dict[int, int]:
+        """Members whose clocks are wrong, and by how many ms; only the leader knows."""
+        return self._clocks.off
+
+    def _note_clock(self, beat: Heartbeat) -> None:
+        if beat.term != self._group.raw.raft.term:
+            return  # it speaks of another leader's clock
+        now_ms = self._steady_ms()
+        self._clocks.note(beat.raft_id, Span(beat.clock_low_ms, beat.clock_high_ms), now_ms)
+        if off_ms := self._clocks.judge(beat.raft_id, self._time(), now_ms):
+            self._clock_off(beat.raft_id, off_ms)
+
+    def _time(self) -> Span:
+        there = [
+            raft_id
+            for raft_id, record in self._view.instances.items()
+            if not record.left and record.grades.current.grade not in DOWN
+        ]
+        return self._clocks.at(self._steady_ms(), there, self._group.raw.raft.lead)
+
+    def _steady_ms(self) -> int:
+        return int(self._clock_s() * 1000)
 
     def spoke(self, raft_id: int) -> None:
         """An instance said something about itself."""

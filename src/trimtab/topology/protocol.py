@@ -143,7 +143,8 @@ class UpdateReply(msgspec.Struct, array_like=True, frozen=True):
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An instance asks the leader to renew its lease. `number` grows from heartbeat to heartbeat and life to life.
 
-    `surrendered`: it uses no lease that was granted before this heartbeat, and asks for none.
+    `surrendered`: it uses no lease that was granted before this heartbeat, and asks for none. `clock_low_ms` and
+    `clock_high_ms`: how far its wall clock is ahead of the leader's steady clock, between these; 0: it does not know.
     """
 
     raft_id: int
@@ -153,16 +154,25 @@ class Heartbeat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     applied: int
     version: int  # of the topology it routes by
     surrendered: bool = False
+    clock_low_ms: int = 0
+    clock_high_ms: int = 0
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The leader's answer. `lease_ms` 0: not granted, for `reason`. `commit` is the leader's commit index."""
+    """The leader's answer. `lease_ms` 0: not granted, for `reason`. `commit` is the leader's commit index.
+
+    `steady_ms` is the leader's steady clock; the cluster's time lies between `time_low_ms` and `time_high_ms`, both as
+    this leaves (`common_time`). 0: unknown.
+    """
 
     number: int
     term: int
     lease_ms: int
     commit: int
     reason: str = ""
+    steady_ms: int = 0
+    time_low_ms: int = 0
+    time_high_ms: int = 0
 
 
 class SyncCall(msgspec.Struct, array_like=True, frozen=True, gc=False):

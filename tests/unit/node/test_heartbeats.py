@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.heartbeats import Heartbeats
 from trimtab.node.presence import Granted
 from trimtab.sim.world import World
@@ -34,6 +35,7 @@ class Heart:
             {},
             self.holder,
             now,
+            ClockWatch(500, lambda: int(now() * 1000), now),
             at_own_desk=self._desk,
             every_s=0.5,
             timeout_s=3.0,

@@ -24,6 +24,7 @@ class Desk:
         self.raft = SimpleNamespace(state=StateType.LEADER, term=3, lead=1, log=SimpleNamespace(committed=20))
         self.rounds: list[Any] = []
         self.news = 0
+        self.off: list[tuple[int, int]] = []
         self.machine = SimpleNamespace(applied_term=3, applied_index=20)
         group: Any = SimpleNamespace(raw=SimpleNamespace(raft=self.raft), machine=self.machine)
         host: Any = SimpleNamespace(read=lambda _group, done: self.rounds.append(done))
@@ -40,6 +41,8 @@ class Desk:
             offline_after_ms=6_000,
             address_of=lambda _raft_id: "h:1",
             news=self._news,
+            max_skew_ms=500,
+            clock_off=lambda raft_id, off_ms: self.off.append((raft_id, off_ms)),
         )
         self.desk.took_office()
         self.grants: list[Grant] = []
@@ -63,7 +66,7 @@ def test_a_lease_is_granted_after_a_majority_has_confirmed_the_leader_and_that_s
     desk.beat(1)
     assert desk.grants == []
     desk.confirm()
-    assert desk.grants[-1] == Grant(1, 3, 3_000, 20)
+    assert desk.grants[-1] == Grant(1, 3, 3_000, 20, steady_ms=1_000_000)
     desk.now += 0.4
     desk.beat(2)
     assert desk.grants[-1].number == 2 and desk.rounds == []
@@ -162,3 +165,29 @@ def test_a_heartbeat_is_news_when_the_instance_was_silent_or_has_caught_up_on_it
     assert desk.news == 1
     desk.beat(21, applied=30)
     assert desk.news == 2
+
+
+def test_a_wrong_clock_is_told_once_and_every_grant_says_what_time_it_is() -> None:
+    desk = Desk()
+    wall_ms = 1_700_000_000_000
+
+    def beat(raft_id: int, ahead_ms: int, term: int = 3) -> None:
+        low_ms = wall_ms - 1_000_000 + ahead_ms
+        desk.desk.take(Heartbeat(raft_id, "u2", 1, term, 20, 5, False, low_ms - 1, low_ms + 1), desk.grants.append)
+
+    for raft_id in (1, 3):
+        desk.stand(raft_id, Grade.ONLINE)
+    beat(1, 60_000)
+    desk.confirm()
+    assert desk.grants[-1].time_high_ms == 0  # one of three knows
+    beat(2, 5)
+    beat(3, 0, term=2)  # it speaks of an earlier leader's clock
+    # Two of three disagree, and the third will decide.
+    assert desk.off == [] and desk.grants[-1].time_high_ms - desk.grants[-1].time_low_ms > 59_000
+    beat(3, 0)
+    assert desk.grants[-1].time_low_ms == wall_ms + 5 - 1 and desk.grants[-1].time_high_ms == wall_ms + 5 + 1
+    for _ in range(3):
+        beat(1, 60_000)
+    assert [raft_id for raft_id, _ in desk.off] == [1] and set(desk.desk.clocks_off()) == {1}
+    beat(1, 0)
+    assert desk.desk.clocks_off() == {}

@@ -29,8 +29,8 @@ from trimtab.topology.records import RequestKind
         (JoinReply(JoinResponse("u", "n", True)), protocol.decode_join_reply, 0),
         (JoinResponse("u", "n", False, "no", term=3, again=True), protocol.decode_join_response, 3),
         (UpdateRequest(1, "u"), protocol.decode_update, 2),
-        (Heartbeat(1, "u", 5, 2, 10, 3, True), protocol.decode_heartbeat, 6),
-        (Grant(5, 2, 3_000, 10, "why"), protocol.decode_grant, 4),
+        (Heartbeat(1, "u", 5, 2, 10, 3, True, -7, 9), protocol.decode_heartbeat, 6),
+        (Grant(5, 2, 3_000, 10, "why", 11, 12, 13), protocol.decode_grant, 4),
         (CreateRequest(RequestKind.LEAVE, "i1"), protocol.decode_create, 1),
     ],
 )

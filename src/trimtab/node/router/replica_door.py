@@ -86,7 +86,10 @@ class Ages:
 
 
 class ReplicaDoor:
-    """Of one node. `trusted`: whether a message may claim to come from a member. `complain`: tells operators."""
+    """Of one node. `trusted`: whether a message may claim to come from a member. `complain`: tells operators.
+
+    `judged_ms`: the time that stamps are judged by, where it is known that this node's clock is ahead.
+    """
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class ReplicaDoor:
         ages: Ages,
         *,
         wall_ms: Callable[[], int],
+        judged_ms: Callable[[], int],
         trusted: Callable[[Hello], bool],
         complain: Callable[[str], None],
     ) -> None:
@@ -112,6 +116,7 @@ class ReplicaDoor:
         self._clock = clock
         self._ages = ages
         self._wall_ms = wall_ms
+        self._judged_ms = judged_ms
         self._trusted = trusted
         self._complain = complain
         self._loop = asyncio.get_running_loop()
@@ -193,7 +198,7 @@ class ReplicaDoor:
             return Failed(TOO_LATE, too_late)
         if write.kind is WriteKind.FRESH:
             try:
-                self._clock.observe(newest_stamp(pairs), now_ms * 1000)
+                self._clock.observe(newest_stamp(pairs), self._judged_ms() * 1000)
             except SkewRefused as error:
                 self.refused_stamps += 1
                 self._complain(f"a write was refused: {error}")

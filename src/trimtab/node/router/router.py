@@ -79,6 +79,7 @@ class Router:
             self.clock,
             Ages(timing.hint_life_ms, timing.max_skew_ms),
             wall_ms=instance.wall_ms,
+            judged_ms=control.clock_watch.judged_ms,
             trusted=instance.admission.speaks_for,
             complain=instance.complaints.add,
         )
@@ -126,7 +127,7 @@ class Router:
             self.batches,
             Gets(self.reads, self.replica_door, self.routes, instance.wall_ms),
             Paging(self.reads, self.routes, instance.wall_ms),
-            Stamping(self.clock, instance.wall_ms, self.clock_memory),
+            Stamping(self.clock, instance.wall_ms, self.clock_memory, control.clock_watch),
             control.waits,
             limit_bytes=limit_bytes,
             complain=instance.complaints.add,

@@ -1,7 +1,8 @@
 """Stamps of writes: from this node's hybrid clock, later than what a client has seen; or the client's own, checked.
 
 A node whose clock was set back would have to stamp writes ahead of its clock, or below what it has stamped before. As
-far as clocks may differ it does the former. Beyond that it stamps nothing, and says why: others would refuse it.
+far as clocks may differ it does the former. Beyond that it stamps nothing, and says why: others would refuse it. Nor
+does it while its clock is certainly further than that from the cluster's (`clock_watch`), whoever gave the stamp.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trimtab.node.answering import Refused
+from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.router.clock_memory import ClockMemory
 from trimtab.tablets.clock import HybridClock
 
@@ -16,18 +18,29 @@ from trimtab.tablets.clock import HybridClock
 class Stamping:
     """Of one node. Times that are too far ahead of its clock are refused (SkewRefused)."""
 
-    def __init__(self, clock: HybridClock, wall_ms: Callable[[], int], memory: ClockMemory | None = None) -> None:
+    def __init__(
+        self,
+        clock: HybridClock,
+        wall_ms: Callable[[], int],
+        memory: ClockMemory | None = None,
+        watch: ClockWatch | None = None,
+    ) -> None:
         self.clock = clock
+        self._watch = watch
         self._wall_ms = wall_ms
         self._memory = memory
 
     def stamp(self, given_us: int, after_us: int) -> tuple[int, int]:
-        """The stamp of a write, and the time at which it began (ms). Refused: this node's clock was set back."""
+        """The stamp of a write, and the time at which it began (ms). Refused: this node's clock is wrong."""
+        if self._watch is not None:
+            self._watch.check()
         now_ms = self._wall_ms()
         if given_us:
             return self.checked(given_us, now_ms), now_ms
         clock = self.clock
-        stamp_us = clock.stamp(now_ms * 1000, after_us)
+        if after_us > clock.last_us:
+            self.checked(after_us, now_ms)
+        stamp_us = clock.stamp(now_ms * 1000)
         if stamp_us - now_ms * 1000 > clock.max_skew_ms * 1000:
             raise Refused(
                 "not_ready",
@@ -43,5 +56,6 @@ class Stamping:
 
     def checked(self, given_us: int, now_ms: int) -> int:
         """A client's own stamp. What this node stamps afterwards is later: it may have been caused by it."""
-        self.clock.observe(given_us, now_ms * 1000)
+        judged_ms = now_ms if self._watch is None else self._watch.judged_ms()
+        self.clock.observe(given_us, judged_ms * 1000)
         return given_us

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from trimtab.node.answering import Refused
+from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.router.clock_memory import ClockMemory
 from trimtab.node.router.stamping import Stamping
-from trimtab.tablets.clock import HybridClock
+from trimtab.tablets.clock import HybridClock, SkewRefused
+from trimtab.topology.protocol import Grant
 
 NOW_MS = 1_700_000_000_000
 
@@ -71,3 +73,35 @@ def test_a_clock_that_is_set_back_while_it_runs_is_followed_as_far_as_clocks_may
         node.stamp()
     node.now_ms += 6_000
     assert node.stamp() > first + 1
+
+
+def test_a_clock_that_is_far_from_the_clusters_stamps_nothing_and_that_is_told_once() -> None:
+    told: list[str] = []
+    now, steady_s = [NOW_MS], [100.0]
+    watch = ClockWatch(500, lambda: now[0], lambda: steady_s[0], told.append)
+    clock = HybridClock(500)
+    stamping = Stamping(clock, lambda: now[0], None, watch)
+    watch.granted(Grant(1, 1, 3_000, 1, "", 7, NOW_MS, NOW_MS), 100_000)
+    first, _ = stamping.stamp(0, 0)
+    for wrong_ms, words in ((60_000, "60.0 s ahead of"), (-60_000, "60.0 s behind")):
+        now[0] = NOW_MS + wrong_ms
+        for given_us in (0, 0, 5):
+            with pytest.raises(Refused, match=words) as refused:
+                stamping.stamp(given_us, 0)
+            assert refused.value.code == "skew" and "NTP" in refused.value.text
+        assert clock.last_us == first
+        now[0] = NOW_MS
+        assert stamping.stamp(0, 0)[0] > first
+        first = clock.last_us
+    assert ["takes no" in line or "refused" in line for line in told] == [True, False, True, False]
+
+
+def test_what_others_stamped_is_judged_by_the_clusters_time_where_the_own_clock_is_ahead() -> None:
+    watch = ClockWatch(500, lambda: NOW_MS + 450, lambda: 100.0)
+    watch.granted(Grant(1, 1, 3_000, 1, "", 7, NOW_MS, NOW_MS), 100_000)
+    stamping = Stamping(HybridClock(500), lambda: NOW_MS + 450, None, watch)
+    for given_us, after_us in (((NOW_MS + 900) * 1000, 0), (0, (NOW_MS + 900) * 1000)):
+        with pytest.raises(SkewRefused):
+            stamping.stamp(given_us, after_us)
+    assert stamping.stamp((NOW_MS + 480) * 1000, 0)[0] == (NOW_MS + 480) * 1000
+    assert stamping.stamp(0, (NOW_MS + 480) * 1000)[0] > (NOW_MS + 480) * 1000
