@@ -28,7 +28,7 @@ from typing import Protocol
 
 from trimtab.net.addresses import Address, format_address, parse_address
 from trimtab.net.backoff import Backoff
-from trimtab.net.connection import UP, Connection
+from trimtab.net.connection import TURN_BYTES, UP, Connection
 from trimtab.net.errors import (
     DEADLINE_EXCEEDED,
     ConnectionLost,
@@ -170,10 +170,15 @@ class ClientConnection(Connection):
     def take_frames(self) -> None:
         next_frame = self._reader.next
         calls = self._calls
+        left_bytes = TURN_BYTES
         while self.state == UP:
+            if left_bytes <= 0:
+                self.rest()
+                return
             frame = next_frame()
             if frame is None:
-                return
+                break
+            left_bytes -= len(frame.body)
             kind = frame.kind
             if kind == RESPONSE:
                 call = calls.pop(frame.id, None)
@@ -192,6 +197,8 @@ class ClientConnection(Connection):
             elif kind != PONG:
                 name = KIND_NAMES.get(kind)
                 raise FrameError(f"{name} frames go the other way" if name else f"unknown frame kind {kind}")
+        if self.reading_paused:
+            self.resume_reading()
 
     def _failed(self, frame: Frame) -> None:
         failure = decode_failure(frame.body)

@@ -5,6 +5,8 @@ Guarantees:
 * At most one `transport.write` per connection and loop turn, however many frames the turn made.
 * While the transport is full (`pause_writing`) nothing more is given to it; frames wait here and are counted in
   `waiting_bytes`, which the two ends bound.
+* No connection keeps the loop for long: after TURN_BYTES it rests for a turn. Others have theirs, and what was sent or
+  answered so far goes out, and is worked on at the other end, while the rest is worked on here.
 * A peer that is silent for `dead_after_s` is gone: half-open links end like closed ones. Either side PINGs when a
   `keepalive_s` passed without sending or without hearing anything. A peer we chose not to read is not silent, and a
   pause of our own process doesn't count against anybody.
@@ -49,6 +51,9 @@ UP: Final = 1
 ENDING: Final = 2  # the reason is known, input is ignored
 LOST: Final = 3  # the transport is gone
 
+# What is taken and answered in one turn of the loop, give or take a frame: a few milliseconds.
+TURN_BYTES: Final = 64 * 1024
+
 _pack_length = struct.Struct(">I").pack
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -68,6 +73,7 @@ class Connection(asyncio.Protocol):
         self.waiting_bytes = 0  # encoded frames not yet given to the transport
         self.reading_paused = False
         self._resting = False
+        self._goes_on = False
         self.arrived_at = 0.0  # when the newest bytes came
         self._hello = hello
         self._transport: asyncio.Transport | None = None
@@ -191,6 +197,22 @@ class Connection(asyncio.Protocol):
         if not self.reading_paused:
             self.reading_paused = True
             self._transport.pause_reading()
+
+    def rest(self) -> None:
+        """Goes on in the next turn."""
+        self.pause_reading(resting=True)
+        self.go_on_soon()
+
+    def go_on_soon(self) -> None:
+        # In a turn of its own: an answer is often given from within a handler, that is from within take_frames.
+        if not self._goes_on:
+            self._goes_on = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if self.state == UP:
+            self.read_on()
 
     def resume_reading(self) -> None:
         if self.reading_paused and self._transport is not None:

@@ -26,7 +26,7 @@ import logging
 import ssl as ssl_module
 from collections.abc import Callable, Mapping
 
-from trimtab.net.connection import UP, Connection
+from trimtab.net.connection import TURN_BYTES, UP, Connection
 from trimtab.net.errors import (
     DEADLINE_EXCEEDED,
     INTERNAL,
@@ -59,9 +59,6 @@ CheckHello = Callable[[Hello], str | None]
 OnError = Callable[[str, BaseException | None], None]
 
 _ERROR_TEXT_CHARS = 300
-# What one connection may ask for and be answered in one turn of the loop, give or take a request: a few milliseconds.
-# Then others have theirs, and what is answered so far goes out while the rest is worked on.
-TURN_BYTES = 64 * 1024
 
 _log = logging.getLogger("trimtab.net")
 
@@ -197,7 +194,6 @@ class ServerConnection(Connection):
         self._requests: dict[int, Request] = {}  # unanswered, streams included
         self._streams = 0
         self._on_writable: dict[int, Callable[[], None]] = {}
-        self._resume_scheduled = False
 
     def opened(self, transport: asyncio.Transport) -> None:
         super().opened(transport)
@@ -223,8 +219,7 @@ class ServerConnection(Connection):
         left_bytes = TURN_BYTES
         while self.state == UP:
             if left_bytes <= 0:
-                self.pause_reading(resting=True)
-                self._schedule_resume()
+                self.rest()
                 return
             if self.writing_paused or self._in_flight() >= self.limits.max_server_in_flight:
                 self.pause_reading()
@@ -310,7 +305,7 @@ class ServerConnection(Connection):
             self._streams -= 1
             self._on_writable.pop(id, None)
         if self.reading_paused:
-            self._schedule_resume()
+            self.go_on_soon()
 
     def end_streams(self, code: str, text: str) -> None:
         for request in [request for request in self._requests.values() if request.streaming]:
@@ -338,7 +333,7 @@ class ServerConnection(Connection):
 
     def writable(self) -> None:
         if self.reading_paused:
-            self._schedule_resume()
+            self.go_on_soon()
         if self._on_writable:
             self.loop.call_soon(self._call_writable)
 
@@ -355,17 +350,6 @@ class ServerConnection(Connection):
                 callback()
             except Exception as error:
                 self.handler_failed(request, error)
-
-    def _schedule_resume(self) -> None:
-        # In a turn of its own: an answer is often given from within a handler, that is from within take_frames.
-        if not self._resume_scheduled:
-            self._resume_scheduled = True
-            self.loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        self._resume_scheduled = False
-        if self.state == UP:
-            self.read_on()
 
     # Ends.
 
@@ -385,7 +369,7 @@ class ServerConnection(Connection):
             self._on_writable.pop(id, None)
         request.cancelled(reason)
         if self.reading_paused:
-            self._schedule_resume()
+            self.go_on_soon()
 
     def ended(self, reason: str, error: BaseException | None, fault: bool) -> None:
         requests, self._requests = self._requests, {}

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.unit.net.loopback import WAIT_S, Play, calling, echo, limits, raw_peer, serving, until
 
+from trimtab.net.connection import TURN_BYTES
 from trimtab.net.errors import DeadlineExceeded, FrameTooLarge, NetError, RpcError
 from trimtab.net.frames import (
     CANCEL,
@@ -23,7 +24,7 @@ from trimtab.net.frames import (
     encode_frame,
 )
 from trimtab.net.hello import Hello
-from trimtab.net.server import TURN_BYTES, Request
+from trimtab.net.server import Request
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "an HTTP request": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP request"),
