@@ -58,8 +58,8 @@ class ClockWatch:
 
     def _off_ms(self) -> int:
         off_ms = self._clock.off_ms(self._wall_ms(), self.steady_ms())
-        if bool(off_ms) != self._was_off:
-            self._was_off = bool(off_ms)
+        if (off_ms != 0) is not self._was_off:
+            self._was_off = off_ms != 0
             if off_ms:
                 how = wording(off_ms, self._clock.max_skew_ms)
                 self._story(f"this machine's clock is {how}: writes are refused here until it is right; {_MEND}")

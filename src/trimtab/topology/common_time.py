@@ -74,6 +74,7 @@ class OwnClock:
         self._term = 0
         self._leader: _Reading | None = None
         self._common: _Reading | None = None
+        self._least_ms = self._most_ms = 0  # by so much the wall clock may be ahead of the steady one
 
     def told(self, term: int, leader_ms: int, common: Span, sent_ms: int, received_ms: int) -> None:
         """The answer to a heartbeat: the leader's steady clock, and the cluster's time, if it is known there."""
@@ -83,6 +84,8 @@ class OwnClock:
         self._leader = _Reading(Span(leader_ms, leader_ms), sent_ms, received_ms)
         if common:
             self._common = _Reading(common, sent_ms, received_ms)
+            self._least_ms = common.low_ms - received_ms - self.max_skew_ms
+            self._most_ms = common.high_ms - sent_ms + self.max_skew_ms
 
     def against_leader(self, term: int, wall_ms: int, steady_ms: int) -> Span:
         """How far this wall clock is ahead of the steady clock of the leader of that term."""
@@ -93,14 +96,15 @@ class OwnClock:
 
     def off_ms(self, wall_ms: int, steady_ms: int) -> int:
         """How far this clock is from the cluster's time, where that is certainly further than clocks may differ."""
-        if self._common is None:
+        # Bounds only drift apart, so what is within those of the reading is within those of now: every write asks this.
+        if self._common is None or self._least_ms <= wall_ms - steady_ms <= self._most_ms:
             return 0
         off_ms = difference_ms(Span(wall_ms, wall_ms), self._common.now(steady_ms))
         return off_ms if abs(off_ms) > self.max_skew_ms else 0
 
     def judged_ms(self, wall_ms: int, steady_ms: int) -> int:
         """The time that stamps are judged by: this clock's, but none later than the cluster's may be."""
-        if self._common is None:
+        if self._common is None or wall_ms - steady_ms <= self._most_ms - self.max_skew_ms:
             return wall_ms
         return min(wall_ms, self._common.now(steady_ms).high_ms)
 

@@ -123,7 +123,7 @@ def test_members_are_reached_through_the_contact_even_under_another_name() -> No
 # What is tried again
 
 
-@pytest.mark.parametrize("code", ["unavailable", "overloaded", "not_ready", "no_lease", "starting"])
+@pytest.mark.parametrize("code", ["unavailable", "overloaded", "not_ready", "no_lease", "starting", "skew"])
 @pytest.mark.parametrize("work", [put, get])
 def test_what_was_certainly_not_done_is_tried_again_elsewhere(work: Any, code: str) -> None:
     cluster = users()
