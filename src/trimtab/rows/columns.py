@@ -64,12 +64,15 @@ def encode_table(
     rows, values = Pile(table.num_rows), Pile(table.num_rows)
     for block in _blocks(table):
         for made_keys, made_values in _encode_block(layout, block, written):
-            rows.add(made_keys)
-            values.add(made_values)
+            # Sorted while they are at hand: what puts all of them in order then finds neighbours beside each other.
+            order, _ = order_of(made_keys)
+            rows.add(made_keys, order)
+            values.add(made_values, order)
     all_rows = rows.whole()
     order, ties = order_of(all_rows)
     found = SortedRows(all_rows, values.whole(), order, timestamp_us)
-    return _merged(layout, found, timestamp_us) if ties else found
+    again = repeats(all_rows, order, ties)
+    return _merged(layout, found, again, timestamp_us) if len(again) else found
 
 
 def _blocks(table: Any) -> list[Any]:
@@ -128,15 +131,13 @@ def _all(places: Any, count: int) -> bool:
     return len(places) == count and bool((places[1:] > places[:-1]).all())
 
 
-def _merged(layout: RowLayout, versions: SortedRows, stamp_us: int) -> SortedRows:
-    """One version of each row: those that were given several times are merged by CQL's rule."""
+def _merged(layout: RowLayout, versions: SortedRows, again: Any, stamp_us: int) -> SortedRows:
+    """One version of each row: those that were given several times (`again`) are merged by CQL's rule."""
     import numpy as np
 
-    again = repeats(versions.rows, versions.order)
-    if not again.any():
-        return versions
     rows, values, order = versions.rows, versions.values, versions.order
-    kept = np.concatenate(([True], ~again))
+    kept = np.ones(len(order), dtype=bool)
+    kept[again + 1] = False
     instead: list[bytes] = []
     places = order.copy()
     for start, stop in runs(again):

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.rows.column_keys import ordered_tokens, with_tails
-from trimtab.rows.ragged import Ragged, copy_columns
+from trimtab.rows.ragged import Ragged, copy_columns, room
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from trimtab.rows.ragged import Mask
 
 BLOCK_ROWS = 16_384  # that are looked at together
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -80,62 +79,64 @@ class SortedRows:
             yield int(of_row[start]), self.slice(start, stop)
 
 
-def order_of(keys: Ragged) -> tuple[NDArray[np.int64], bool]:
-    """The places of keys in ascending order, and whether any could be equal. Those stay in the order they have."""
+def order_of(keys: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of keys in ascending order; equal ones stay in the order they have.
+
+    And where two neighbours in this order might be equal: i means the keys at i and i + 1. Nowhere else they are.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
     count = len(keys)
     if count < 2:
-        return np.arange(count), False
-    bits = np.uint64((count - 1).bit_length())
-    packed = ordered_tokens(keys) >> bits << bits
-    packed |= np.arange(count, dtype=np.uint64)
+        return np.arange(count), np.empty(0, np.int64)
+    bits = (count - 1).bit_length()
+    packed = room(count, np.uint64)
+    packed[:] = keys.numbers(0, ">u8")
+    packed >>= np.uint64(bits)
+    packed <<= np.uint64(bits)
+    for start in range(0, count, BLOCK_ROWS):
+        some = packed[start : start + BLOCK_ROWS]
+        some |= np.arange(start, start + len(some), dtype=np.uint64)
     packed.sort()
-    order = (packed & np.uint64((1 << int(bits)) - 1)).view(np.int64)
-    packed >>= bits
-    ties = packed[1:] == packed[:-1]
-    tied = int(np.count_nonzero(ties))
-    if not tied:
-        return order, False
-    if tied <= count * _FEW_TIES:
-        for start, stop in _runs(ties):
+    order = room(count, np.int64)
+    np.bitwise_and(packed, np.uint64((1 << bits) - 1), out=order.view(np.uint64))
+    packed >>= np.uint64(bits)
+    ties = np.flatnonzero(packed[1:] == packed[:-1])
+    if len(ties) <= count * _FEW_TIES:
+        for start, stop in runs(ties):
             run = order[start:stop].tolist()
             order[start:stop] = sorted(run, key=lambda at: (keys.bytes_at(at), at))
-        return order, True
+        return order, ties
     if keys.width is None:
         found: NDArray[np.int64] = pc.array_sort_indices(keys.to_arrow()).to_numpy().astype(np.int64)
-        return found, True
+        return found, ties
     padded = np.zeros((count, -(-keys.width // 8) * 8), dtype=np.uint8)
     copy_columns(keys.matrix, padded[:, : keys.width])
     words = padded.view(">u8").astype(np.uint64)
-    return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))]), True
+    return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))]), ties
 
 
-def repeats(keys: Ragged, order: NDArray[np.int64]) -> Mask:
-    """For each key but the first, in this order: whether it equals the one before."""
+def repeats(keys: Ragged, order: NDArray[np.int64], ties: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the ties that are equal."""
     import numpy as np
     import pyarrow.compute as pc
 
-    tokens = ordered_tokens(keys)[order]
-    same: Mask = tokens[1:] == tokens[:-1]
-    places = np.flatnonzero(same)
-    for start in range(0, len(places), BLOCK_ROWS):
-        some = places[start : start + BLOCK_ROWS]
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(ties), BLOCK_ROWS):
+        some = ties[start : start + BLOCK_ROWS]
         one, other = keys.take(order[some]), keys.take(order[some + 1])
-        same[some] = np.asarray(pc.equal(one.to_arrow(), other.to_arrow()))
-    return same
+        found.append(some[np.asarray(pc.equal(one.to_arrow(), other.to_arrow()))])
+    return np.concatenate(found)
 
 
-def _runs(ties: Mask) -> Iterator[tuple[int, int]]:
-    """Start and end of the rows that tie, where ties[i] says that rows i and i + 1 do."""
+def runs(ties: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """From where to where rows tie with each other, where i among the ties says that rows i and i + 1 do."""
     import numpy as np
 
-    edges = np.diff(np.concatenate(([0], ties.view(np.int8), [0])))
-    starts, ends = np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()
-    for start, end in zip(starts, ends, strict=True):
-        yield start, end + 1
-
-
-def runs(ties: Mask) -> list[tuple[int, int]]:
-    return list(_runs(ties))
+    if not len(ties):
+        return []
+    breaks = np.flatnonzero(ties[1:] != ties[:-1] + 1) + 1
+    starts = ties[np.concatenate(([0], breaks))].tolist()
+    ends = ties[np.concatenate((breaks - 1, [len(ties) - 1]))].tolist()
+    return [(start, end + 2) for start, end in zip(starts, ends, strict=True)]

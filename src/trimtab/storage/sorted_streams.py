@@ -70,6 +70,7 @@ def _merge(parts: list[Batch]) -> Batch:
 
     keys, values = stack([part[0] for part in parts]), stack([part[1] for part in parts])
     order, ties = order_of(keys)
-    if ties:
-        order = order[np.concatenate(([True], ~repeats(keys, order)))]
+    again = repeats(keys, order, ties)
+    if len(again):
+        order = np.delete(order, again + 1)
     return keys.take(order), values.take(order)
