@@ -7,6 +7,7 @@ its cells in one unpacking; the others are decoded whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from struct import error
 from typing import NamedTuple
 
@@ -30,17 +31,22 @@ class Rows(NamedTuple):
     keys: list[bytes]
 
 
+_numbers = count()
+
+
 class _Plan:
     """Where each wanted cell goes (`into`) and comes from.
 
     Of values whose cells share their stamp: `fixed` holds (into, bits to shift its presence by, place in what is
     unpacked), `variable` (into, bits, place of the end of the cell before it or -1, place of its own end).
+    No two plans have the same `number`.
     """
 
-    __slots__ = ("count", "fixed", "keys", "regular", "static", "variable")
+    __slots__ = ("count", "fixed", "keys", "number", "regular", "static", "variable")
 
     def __init__(self, layout: RowLayout, columns: Sequence[int]) -> None:
         key_slots = {column.id: at for at, column in enumerate((*layout.partition, *layout.clustering))}
+        self.number = next(_numbers)
         self.count = len(columns)
         self.keys = [(into, key_slots[id]) for into, id in enumerate(columns) if id in key_slots]
         self.regular = _wanted(layout.regular, columns)
@@ -65,7 +71,7 @@ def _wanted(shape: Shape, columns: Sequence[int]) -> list[tuple[int, ValueColumn
 
 
 def plan_of(layout: RowLayout, columns: Sequence[int]) -> _Plan:
-    """How these columns are read; the same object for as long as layout and columns are. BadRequest: no such column."""
+    """How these columns are read; the same for as long as layout and columns are. BadRequest: no such column."""
     key = ("read", *columns)
     known: _Plan | None = layout.plans.get(key)
     if known is None:

@@ -23,6 +23,7 @@ hinting and merging are one and the same: a set of pairs that is put.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -208,7 +209,7 @@ class RowsReply(msgspec.Struct, array_like=True, frozen=True):
     `page` empty: nothing follows. `metas` only where asked for, in step with the rows.
     """
 
-    rows: list[list[Cell] | None]
+    rows: Sequence[Sequence[Cell] | None]
     page: bytes = b""
     stale: bool = False
     metas: list[list[CellMeta | None] | None] = []

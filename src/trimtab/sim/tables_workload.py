@@ -11,7 +11,7 @@ their own: what is left open stays open. Rows are few, so that everybody meets e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -466,7 +466,7 @@ def _with(request: PutRequest | DeleteRequest, **fields: object) -> PutRequest |
     return replace(request, **fields)
 
 
-def _cells(columns: list[int], cells: list[bytes | None], metas: object) -> Cells:
+def _cells(columns: list[int], cells: Sequence[bytes | None], metas: object) -> Cells:
     assert isinstance(metas, list) and len(metas) == len(cells) == len(columns)
     return {
         id: (value, meta.writetime_us if meta is not None else 0)

@@ -1,8 +1,8 @@
 """Rows that were read lately, ready to be answered: of tables without clustering columns, by their row keys.
 
 A read through RocksDB makes an iterator, copies the row's versions, merges them and takes the wanted cells out of the
-value: 15 µs for a row of 1 KB, of which this saves all but one. What is kept is the list of cells that an answer holds,
-for the columns that were asked for last.
+value: 15 µs for a row of 1 KB, of which this saves all but one. What is kept is the cells that an answer holds, for the
+columns that were asked for last.
 
 An entry is never older than what a read of the store would give, because a replica drops a row from here in the same
 step in which it changes it (`Replica` says where). Rows that can change without a write, because something in them
@@ -25,8 +25,10 @@ from trimtab.rows.protocol import Cell
 ENTRY_BYTES = 512
 _MAX_PART = 16  # of the limit, for one row
 
-Cells = list[Cell]
-Entry = tuple[object, object, Cells, int]  # life of the replica, what was asked for, answer, bytes
+Cells = tuple[Cell, ...]
+# Life of the replica, what was asked for, answer, bytes. Nothing in it can be part of a cycle, so that the garbage
+# collector leaves all of it alone once it has looked at it.
+Entry = tuple[object, int, Cells, int]
 
 
 class RowCache:
@@ -53,7 +55,7 @@ class RowCache:
 
 
 class CachedRows:
-    """The part of one replica. The lists that it gives are shared: nobody may change them."""
+    """The part of one replica."""
 
     def __init__(self, cache: RowCache, table: int) -> None:
         self._cache = cache
@@ -62,13 +64,13 @@ class CachedRows:
         self._life: object = object()
         self._shut = False
 
-    def find(self, row_keys: Sequence[bytes], asked: object) -> list[Cells | None]:
+    def find(self, row_keys: Sequence[bytes], asked: int) -> list[Cells | None]:
         """What is known of these rows, in step; None: read it. `asked` stands for the columns that are wanted."""
         cache = self._cache
         prefix, life, entries = self._prefix, self._life, cache.entries
         places = [prefix + row_key for row_key in row_keys]
         found: list[Cells | None] = [
-            entry[2] if entry is not None and entry[0] is life and entry[1] is asked else None
+            entry[2] if entry is not None and entry[0] is life and entry[1] == asked else None
             for entry in map(entries.get, places)
         ]
         if cache.bytes > cache.crowded_bytes:
@@ -80,7 +82,7 @@ class CachedRows:
         cache.hits += len(found) - missing
         return found
 
-    def keep(self, row_key: bytes, asked: object, cells: Cells, size_bytes: int) -> None:
+    def keep(self, row_key: bytes, asked: int, cells: Cells, size_bytes: int) -> None:
         """A row as it was just read. The caller makes sure that only a write can change it."""
         if not self._shut:
             size = size_bytes + 2 * len(row_key) + ENTRY_BYTES

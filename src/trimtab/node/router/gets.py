@@ -43,7 +43,7 @@ class OwnRows(Protocol):
         now_s: int,
         *,
         may_be_stale: bool,
-    ) -> tuple[list[list[Cell] | None], bool]: ...
+    ) -> tuple[list[tuple[Cell, ...] | None], bool]: ...
 
 
 class Gets:
@@ -91,7 +91,7 @@ class Gets:
 
     def at_once(
         self, layout: RowLayout, request: GetRequest, tablet: int, keys: Sequence[bytes], now_s: int
-    ) -> tuple[list[list[Cell] | None], bool] | None:
+    ) -> tuple[list[tuple[Cell, ...] | None], bool] | None:
         """The rows from this node's own replica, and whether they may be stale; None: ask in the long way."""
         if layout.clustering or request.as_of_us or request.with_meta:
             return None
@@ -135,7 +135,7 @@ class _Many:
         self._done: Done | None = done
         self._now_s = now_s
         self._stale = False
-        self._rows: dict[bytes, list[Cell] | None] = {}
+        self._rows: dict[bytes, Sequence[Cell] | None] = {}
         self._metas: dict[bytes, list[CellMeta | None]] = {}
         self._keys: list[bytes] = []
         self._left = 0
@@ -227,5 +227,5 @@ class _Many:
             done(answer)
 
 
-def _bytes_of(rows: Sequence[list[Cell] | None]) -> int:
+def _bytes_of(rows: Sequence[Sequence[Cell] | None]) -> int:
     return sum(map(len, filter(None, chain.from_iterable(filter(None, rows)))))

@@ -264,7 +264,7 @@ class ReplicaDoor:
         now_s: int,
         *,
         may_be_stale: bool,
-    ) -> tuple[list[list[Cell] | None], bool]:
+    ) -> tuple[list[tuple[Cell, ...] | None], bool]:
         """The cells of single rows, for this node's own router, in step with their row keys; and whether stale.
 
         Only of tables without clustering columns, where nothing but a row's own versions counts. Refused.

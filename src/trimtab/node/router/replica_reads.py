@@ -32,9 +32,9 @@ Pair = tuple[bytes, bytes]
 class KnownRows(Protocol):
     """Rows of a replica that were read lately; see `node.replicas.row_cache`."""
 
-    def find(self, row_keys: Sequence[bytes], asked: object) -> list[list[Cell] | None]: ...
+    def find(self, row_keys: Sequence[bytes], asked: int) -> list[tuple[Cell, ...] | None]: ...
 
-    def keep(self, row_key: bytes, asked: object, cells: list[Cell], size_bytes: int) -> None: ...
+    def keep(self, row_key: bytes, asked: int, cells: tuple[Cell, ...], size_bytes: int) -> None: ...
 
 
 class Readable(Protocol):
@@ -77,9 +77,9 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
 
 def read_cells(
     replica: Readable, layout: RowLayout, keys: Sequence[bytes], columns: Sequence[int], now_s: int
-) -> list[list[Cell] | None]:
+) -> list[tuple[Cell, ...] | None]:
     """The wanted cells of rows of a table without clustering columns, by their row keys, in step; None: no such row."""
-    asked = plan_of(layout, columns)
+    asked = plan_of(layout, columns).number
     found = replica.rows.find(keys, asked)
     if None not in found:
         return found
@@ -93,10 +93,10 @@ def read_cells(
                     raise Refused("too_large", f"more than {AT_ONCE_BYTES} bytes are too much to be read at once")
             cells = rows_of(layout, pairs, columns, now_s).cells
             if cells:
-                found[place] = cells[0]
+                found[place] = row = tuple(cells[0])
                 if len(pairs) == 2 and not pairs[1][0] & (TTL | PER_CELL) and not layout.regular.multicell:
                     # Nothing in it expires: it stays so until it is written again.
-                    replica.rows.keep(key, asked, cells[0], len(pairs[1]))
+                    replica.rows.keep(key, asked, row, len(pairs[1]))
     return found
 
 
