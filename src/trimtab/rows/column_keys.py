@@ -7,13 +7,13 @@ value with the codecs of `ordered`; the rest of the key is still made by the col
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog.cql_type import Kind
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.column_hashing import hashes, tokens
 from trimtab.rows.errors import BadRow
-from trimtab.rows.keys import PUT, ROWS, TAIL
+from trimtab.rows.keys import PUT, ROWS, STATIC, TAIL
 from trimtab.rows.layout import MAX_KEY_BYTES, KeyColumn, RowLayout
 from trimtab.rows.ragged import Ragged, copy_columns, fixed, from_arrow, from_list, join
 from trimtab.rows.tokens import TOKEN_BYTES
@@ -30,8 +30,8 @@ _ESCAPED = (Kind.TEXT, Kind.ASCII, Kind.BLOB, Kind.INET)
 _LATEST = (1 << 63) - 1
 
 
-def partition_prefixes(layout: RowLayout, cells: Sequence[Cells]) -> Ragged:
-    """How the keys of each row's partition begin: token, then the columns of the partition key."""
+def partition_parts(layout: RowLayout, cells: Sequence[Cells]) -> list[Ragged]:
+    """What the keys of each row's partition begin with: token, then the columns of the partition key."""
     import numpy as np
 
     for column, each in zip(layout.partition, cells, strict=True):
@@ -44,22 +44,25 @@ def partition_prefixes(layout: RowLayout, cells: Sequence[Cells]) -> Ragged:
         serialised = strings[0]
     else:
         serialised = join([part for each in strings for part in (_lengths(each), each, b"\x00")])
-    ordered = tokens(serialised).view(np.uint64) ^ np.uint64(1 << 63)
-    made = join([_big_endian(ordered), *encoded])
-    _check_size(layout, made, "partition key", MAX_KEY_BYTES + TOKEN_BYTES)
-    return made
+    _check_size(layout, encoded, "partition key", MAX_KEY_BYTES)
+    return [_big_endian(tokens(serialised).view(np.uint64) ^ np.uint64(1 << 63)), *encoded]
 
 
-def row_keys(layout: RowLayout, prefixes: Ragged, cells: Sequence[Cells]) -> Ragged:
-    """The keys of rows, without their tails, from their partitions' prefixes and the cells of clustering columns."""
+def row_keys(layout: RowLayout, partition: Sequence[Ragged], cells: Sequence[Cells]) -> Ragged:
+    """The keys of rows, without their tails, from those parts and the cells of clustering columns."""
     for column, each in zip(layout.clustering, cells, strict=True):
         _check(layout, column, each, "clustering")
     encoded = [
         _encode(column, each.strings, exact=False) for column, each in zip(layout.clustering, cells, strict=True)
     ]
-    made = join([prefixes, ROWS, *encoded])
-    _check_size(layout, made, "key of a row", MAX_KEY_BYTES)
-    return made
+    if encoded:
+        _check_size(layout, [*partition, *encoded], "key of a row", MAX_KEY_BYTES - 1)
+    return join([*partition, ROWS, *encoded])
+
+
+def static_keys(partition: Sequence[Ragged], places: NDArray[np.int64]) -> Ragged:
+    """The keys of the static rows of these partitions, without their tails."""
+    return join([*(part.take(places) for part in partition), STATIC])
 
 
 def with_tails(rows: Ragged, stamp_us: int | NDArray[np.int64], values: Ragged) -> Ragged:
@@ -133,8 +136,11 @@ def _check(layout: RowLayout, column: KeyColumn, cells: Cells, what: str) -> Non
         )
 
 
-def _check_size(layout: RowLayout, made: Ragged, what: str, most: int) -> None:
-    longest = made.width if made.width is not None else int(made.lengths.max())
+def _check_size(layout: RowLayout, parts: Sequence[Ragged], what: str, most: int) -> None:
+    if not len(parts[0]):
+        return
+    longest: Any = sum(part.lengths if part.width is None else part.width for part in parts)
+    longest = longest if isinstance(longest, int) else int(longest.max())
     if longest > most:
         raise layout.refuse(f"the {what} has {longest} bytes; it may have {most}")
 

@@ -55,39 +55,49 @@ def encode_values(
     """Rows that say anything, by place, and their values in step. `cells`: by column of the shape; None: not given."""
     import numpy as np
 
-    presence = np.zeros((count, shape.presence_bytes), dtype=np.uint8)
-    given, gone = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     for at, each in enumerate(cells):
-        if each is None:
-            continue
-        byte, shift = at // 4, 2 * (at % 4)
-        _check_sizes(layout, shape, at, each)
-        if each.valid is None:
-            presence[:, byte] |= GIVEN << shift
-            given[:] = True
-        else:
-            presence[:, byte] |= (each.valid * np.uint8(GIVEN << shift)).astype(np.uint8)
-            given |= each.valid
-            if written.delete_nulls:
-                presence[:, byte] |= (~each.valid * np.uint8(GONE << shift)).astype(np.uint8)
-                gone |= ~each.valid
-    flags = np.full(count, MARKER if written.marker else 0, dtype=np.uint8)
+        if each is not None:
+            _check_sizes(layout, shape, at, each)
+    presence, given, gone = _presence(shape, cells, count, written.delete_nulls)
+    kinds = np.full(count, MARKER if written.marker else 0, dtype=np.uint8)
     if written.ttl_s:
-        flags[given | written.marker] |= TTL
-    flags[gone] |= HAS_DELETES
-    says_something = given | gone | written.marker
+        kinds[given | written.marker] |= TTL
+    if gone is not None:
+        kinds[gone] |= HAS_DELETES
+    says_something = given | written.marker if gone is None else given | gone | written.marker
+    if bool(says_something.all()) and bool((kinds == kinds[:1]).all()):
+        return np.arange(count), _of_one_kind(shape, int(kinds[0]) if count else 0, presence, cells, count, written)
     parts, places = [], []
-    for kind in np.unique(flags[says_something]).tolist():
-        chosen = np.flatnonzero(says_something & (flags == kind))
-        if len(chosen) == count:
-            parts.append(_of_one_kind(shape, kind, presence, cells, count, written))
-        else:
-            some = [None if each is None else Cells(each.strings.take(chosen)) for each in cells]
-            parts.append(_of_one_kind(shape, kind, presence[chosen], some, len(chosen), written))
+    for kind in np.unique(kinds[says_something]).tolist():
+        chosen = np.flatnonzero(says_something & (kinds == kind))
+        some = [None if each is None else Cells(each.strings.take(chosen)) for each in cells]
+        parts.append(_of_one_kind(shape, kind, presence[chosen], some, len(chosen), written))
         places.append(chosen)
     if not parts:
         return np.empty(0, np.int64), Ragged(np.empty(0, np.uint8), 0, 0)
     return np.concatenate(places), stack(parts)
+
+
+def _presence(
+    shape: Shape, cells: Sequence[Cells | None], count: int, delete_nulls: bool
+) -> tuple[Octets, Mask, Mask | None]:
+    """The presence bits of each row; where a row has any cell; where it deletes any (None: nowhere)."""
+    import numpy as np
+
+    everywhere = sum(GIVEN << 2 * at for at, each in enumerate(cells) if each is not None and each.valid is None)
+    template = np.frombuffer(everywhere.to_bytes(shape.presence_bytes, "little"), np.uint8)
+    presence = np.broadcast_to(template, (count, shape.presence_bytes)).copy()
+    given, gone = np.full(count, everywhere > 0), None
+    for at, each in enumerate(cells):
+        if each is None or each.valid is None:
+            continue
+        byte, shift = at // 4, 2 * (at % 4)
+        presence[:, byte] |= each.valid * np.uint8(GIVEN << shift)
+        given |= each.valid
+        if delete_nulls:
+            presence[:, byte] |= ~each.valid * np.uint8(GONE << shift)
+            gone = ~each.valid if gone is None else gone | ~each.valid
+    return presence, given, gone
 
 
 def _check_sizes(layout: RowLayout, shape: Shape, at: int, cells: Cells) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 from trimtab.catalog.schema import ColumnKind
 from trimtab.rows import arrow_cells
 from trimtab.rows.arrow_cells import Cells
-from trimtab.rows.column_keys import partition_prefixes, row_keys
+from trimtab.rows.column_keys import partition_parts, row_keys, static_keys
 from trimtab.rows.column_values import Written, encode_values
 from trimtab.rows.keys import PUT, STATIC, TAIL, stamp_of, tail
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
 from trimtab.rows.protocol import Pairs, PutRequest
-from trimtab.rows.ragged import Pile, Ragged, from_list, join, stack
+from trimtab.rows.ragged import Pile, Ragged, from_list, stack
 from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
 
 BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
@@ -109,10 +109,10 @@ def _cells(layout: RowLayout, block: Any, column: Any) -> Cells:
 def _encode_block(layout: RowLayout, block: Any, written: Written) -> list[tuple[Ragged, Ragged]]:
     """Row keys without tails, and values: of the rows, and of the static rows of their partitions."""
     names, count = set(block.schema.names), block.num_rows
-    prefixes = partition_prefixes(layout, [_cells(layout, block, column) for column in layout.partition])
+    partition = partition_parts(layout, [_cells(layout, block, column) for column in layout.partition])
     made = []
     if not layout.clustering or layout.clustering[0].name in names:
-        keys = row_keys(layout, prefixes, [_cells(layout, block, column) for column in layout.clustering])
+        keys = row_keys(layout, partition, [_cells(layout, block, column) for column in layout.clustering])
         cells = [_cells(layout, block, each) if each.name in names else None for each in layout.regular.columns]
         places, values = encode_values(layout, layout.regular, cells, count, written)
         made.append((keys if _all(places, count) else keys.take(places), values))
@@ -123,7 +123,7 @@ def _encode_block(layout: RowLayout, block: Any, written: Written) -> list[tuple
         )
         places, values = encode_values(layout, layout.static, cells, count, unmarked)
         if len(places):
-            made.append((join([prefixes.take(places), STATIC]), values))
+            made.append((static_keys(partition, places), values))
     return made
 
 
