@@ -7,6 +7,7 @@ just when the client has its answer, one message comes when everything has chang
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from trimtab.net import frames
 from trimtab.sim.governed import GovernedCluster
 from trimtab.sim.machines import Machine
 from trimtab.sim.tables_plan import BARRIERS, LATE, LONG_CUT, OVERTAKEN, SKEW, STRIKE, WILD_CLOCKS, TablesPlan
+from trimtab.sim.tables_workload import ROWS
 from trimtab.sim.topology_faults import TopologyNemesis
 from trimtab.sim.transport import Pipe
 from trimtab.sim.world import Process
@@ -74,7 +76,7 @@ class TablesNemesis(TopologyNemesis):
         while True:
             await self._wait(rng, 1.5 / rate)
             victim = rng.choice(list(self.cluster.machines.values()))
-            jump_ms = rng.choice((-1, 1)) * rng.choice((800, 5_000, 60_000))
+            jump_ms = rng.choice((-1, 1)) * rng.choice((800, 3_000, 10_000))
             victim.process.jump_wall_clock(jump_ms)
             self.world.tell(victim.name, f"its clock jumps by {jump_ms} ms")
 
@@ -86,9 +88,26 @@ class TablesNemesis(TopologyNemesis):
         while True:
             await self._wait(rng, 1.0 / rate)
             one, other = rng.sample(self._hosts(), 2)
-            seconds = rng.choice((0.3, 1.5, 4.0)) * (0.5 + rng.random())
+            if self.tables.remote and rng.random() < 0.8:
+                one, other = self._strangers(rng) or (one, other)
+            seconds = rng.choice((0.3, 1.5, 1.5, 4.0)) * (0.5 + rng.random())
             self._tell(f"{one} and {other} don't hear each other for {seconds:.2f} s")
+            if rng.random() < 0.6:
+                self.network.reset_connections(one, other)
             await self._cut([(one, other), (other, one)], seconds)
+
+    def _strangers(self, rng: random.Random) -> tuple[str, str] | None:
+        """A machine without a replica of the rows, and one with."""
+        for machine in self.cluster.running():
+            tables = machine.instance.watching.tables if machine.group is not None and machine.instance else None
+            table = tables.catalog.find(ROWS) if tables is not None else None
+            if tables is None or table is None:
+                continue
+            holders = set(tables.sets(table.id, 0).writers)
+            within = [each.host for each in self.cluster.machines.values() if each.raft_id in holders]
+            without = [each.host for each in self.cluster.machines.values() if each.raft_id not in holders]
+            return (rng.choice(without), rng.choice(within)) if without and within else None
+        return None
 
     async def _barriers(self, rate: float) -> None:
         rng = self._rng(BARRIERS)
@@ -111,7 +130,7 @@ class TablesNemesis(TopologyNemesis):
         if frame[5] == frames.REQUEST and _WRITE in frame[:_HEAD]:
             if STRIKE in rates and rng.random() < 0.02 * rates[STRIKE]:
                 self._strike(machine, pipe.target.host)
-            elif LATE in rates and rng.random() < 0.02 * rates[LATE]:
+            elif LATE in rates and rng.random() < (0.2 if self.tables.remote else 0.05) * rates[LATE]:
                 self._delay(machine, pipe.target.host)
         elif frame[5] == frames.RESPONSE and OVERTAKEN in rates and pipe.target.host.startswith(_CLIENTS):
             self._power_may_fail(rates[OVERTAKEN])
@@ -139,13 +158,16 @@ class TablesNemesis(TopologyNemesis):
     def _delay(self, coordinator: Machine, replica: str) -> None:
         """What it says to one replica comes late; with barriers under way, so late that it counts as down by then."""
         rng = self._striking
-        if BARRIERS in self.tables.rates and rng.random() < 0.6:
-            self._struck_until = self.world.now + 4.0
+        if BARRIERS in self.tables.rates:
+            if coordinator.leads:
+                return  # others would have to elect one first
+            self._struck_until = self.world.now + 3.0
+            self.network.clog(coordinator.host, replica)
             seconds = (1.3 + 0.7 * rng.random()) * self.plan.timing.offline_after_ms / 1000
             self._tasks.append(self.world.control.launch(self._strand(coordinator.host, replica, seconds), name=LATE))
             return
         self._struck_until = self.world.now + 0.3
-        seconds = rng.random() * rng.choice((0.5, 2.0, 5.0))
+        seconds = rng.random() * rng.choice((0.5, 2.0, 6.0)) if not self.tables.remote else 1.0 + 3.0 * rng.random()
         self._tell(f"what {coordinator.name} says to {replica} comes {seconds:.2f} s late")
         self.network.clog(coordinator.host, replica)
         self._later(seconds, partial(self.network.unclog, coordinator.host, replica))

@@ -9,7 +9,7 @@ equal ones too, and clocks may be as wrong as they like.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.node.replicas.flushing import FlushBounds
 from trimtab.node.replicas.folding import FoldPace
@@ -39,13 +39,28 @@ _THEMES: tuple[tuple[Trouble | str, ...], ...] = (
     (STRIKE, LONG_CUT),
     (Trouble.PARTITION, Trouble.KILL),
     (Trouble.ONE_WAY, Trouble.PAUSE),
+    (LONG_CUT,),
     (LONG_CUT, Trouble.KILL),
     (LONG_CUT, Trouble.CLOG),
     (LATE, BARRIERS),
+    (LATE, BARRIERS, Trouble.SLOW_DISK),
+    (LATE,),
     (LATE, Trouble.PARTITION),
     (Trouble.WEATHER, Trouble.POWER),
     (Trouble.STOP, Trouble.KILL, Trouble.FAILPOINT),
     (Trouble.PAUSE, Trouble.CLOG, BARRIERS),
+)
+
+_REMOTE: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
+    ({"dc1": 1}, ("dc1",) * 3),
+    ({"dc1": 3}, ("dc1",) * 4),
+)
+_CLUSTERS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
+    *(({"dc1": 3}, ("dc1",) * 3),) * 3,
+    *_REMOTE,
+    ({"dc1": 2}, ("dc1",) * 3),
+    ({"dc1": 2, "dc2": 1}, ("dc1", "dc1", "dc2")),
+    ({"dc1": 2, "dc2": 2}, ("dc1", "dc1", "dc2", "dc2")),
 )
 
 
@@ -58,6 +73,7 @@ class TablesPlan:
     replication: dict[str, int]
     tablets: int
     forgetful: bool
+    remote: bool  # coordinators are mostly no replicas themselves
     gc_grace_s: int
     history_s: int
     pace: FoldPace
@@ -101,21 +117,14 @@ class TablesPlan:
 def draw(seed: int) -> TablesPlan:
     """The plan of a seed."""
     rng = random.Random(f"plan/{SCENARIO}/{seed}")
-    forgetful = rng.random() < 0.5
-    replication, dcs = rng.choice(
-        (
-            ({"dc1": 3}, ("dc1",) * 3),
-            ({"dc1": 3}, ("dc1",) * 3),
-            ({"dc1": 3}, ("dc1",) * 3),
-            ({"dc1": 3}, ("dc1",) * 4),
-            ({"dc1": 1}, ("dc1",) * 3),
-            ({"dc1": 2}, ("dc1",) * 3),
-            ({"dc1": 2, "dc2": 1}, ("dc1", "dc1", "dc2")),
-            ({"dc1": 2, "dc2": 2}, ("dc1", "dc1", "dc2", "dc2")),
-        )
-    )
     theme = rng.choice(_THEMES)
-    share = rng.choice((0.0, 0.1, 0.25))
+    # What comes so late that its sender counts as down by then would be refused for its age where hints live shortly.
+    forgetful = rng.random() < 0.55 and BARRIERS not in theme
+    # Where a coordinator is no replica itself, what it holds comes latest of all.
+    remote = forgetful and (LATE in theme or LONG_CUT in theme) and rng.random() < 0.7
+    replication, dcs = _REMOTE[LATE not in theme] if remote else rng.choice(_CLUSTERS)
+    machines = len(dcs)
+    share = rng.choice((0.0, 0.1, 0.25)) if not remote else 0.0
     allowed: tuple[Trouble | str, ...] = (*_OF_THE_TOPOLOGY, SKEW, LONG_CUT, STRIKE, LATE, BARRIERS, OVERTAKEN)
     rates: dict[Trouble | str, float] = {}
     for trouble in allowed:
@@ -124,8 +133,11 @@ def draw(seed: int) -> TablesPlan:
             rates[trouble] = round(0.2 + 0.8 * intensity, 3)
     if not forgetful and rng.random() < 0.15:
         rates[WILD_CLOCKS] = round(0.2 + 0.8 * rng.random(), 3)
-    timing = _timing(rng, forgetful)
-    machines = len(dcs)
+    timing = _timing(rng, forgetful, patient=BARRIERS in rates)
+    if remote:
+        # Long enough for what is older than a forgotten deletion to come as a hint, or too short for what comes late.
+        hint_life_ms = 800 if LATE in theme else 3_000
+        timing = replace(timing, hint_life_ms=hint_life_ms, repair_every_ms=800, max_skew_ms=50, dead_peer_ms=6_000)
     chaos_s = rng.choice((6.0, 8.0, 10.0))
     topology = TopologyPlan(
         seed=seed,
@@ -137,27 +149,29 @@ def draw(seed: int) -> TablesPlan:
         chaos_s=chaos_s,
         hold_s=0.0,
         timing=timing,
-        limits=_limits(rng),
+        limits=_limits(rng) if not remote else Limits(disk_reserve_bytes=0),
     )
     return TablesPlan(
         seed=seed,
         topology=topology,
         replication=replication,
-        tablets=rng.choice((1, 2, 4)),
+        tablets=rng.choice((1, 2, 4)) if not remote else 1,
         forgetful=forgetful,
-        gc_grace_s=rng.choice((0, 1)) if forgetful else 864_000,
-        history_s=rng.choice((0, 0, 1)) if forgetful else rng.choice((0, 2, 600)),
-        pace=FoldPace(every_s=rng.choice((0.3, 1.0)), anyway_s=rng.choice((1.0, 3.0)), rest_s=0.01),
+        remote=remote,
+        gc_grace_s=(0 if remote else rng.choice((0, 1))) if forgetful else 864_000,
+        history_s=(0 if remote else rng.choice((0, 1))) if forgetful else rng.choice((0, 2, 600)),
+        pace=FoldPace(every_s=rng.choice((0.2, 1.0)), anyway_s=rng.choice((0.5, 3.0)), rest_s=0.01),
         flush=FlushBounds(
             replica_bytes=rng.choice((2_000, 8 << 20)),
             age_s=rng.choice((0.5, 2.0, 60.0)),
             cut_every_s=rng.choice((0.5, 2.0)),
         ),
-        clients=rng.choice((2, 3, 4)),
-        think_s=rng.choice((0.03, 0.06)),
-        partitions=rng.choice((1, 2, 3)),
-        rows=rng.choice((1, 3, 5)),
-        schema_clients=rng.choice((0, 1, 2)),
+        clients=rng.choice((2, 3, 4)) if not remote else 4,
+        think_s=rng.choice((0.03, 0.06)) if not remote else 0.03,
+        # On rows that are written all the time nobody would see what comes back.
+        partitions=rng.choice((1, 2, 3)) if not remote else 2,
+        rows=rng.choice((1, 3, 5)) if not remote else 25,
+        schema_clients=rng.choice((0, 1, 2)) if not remote else 0,
         rates={trouble: rate for trouble, rate in rates.items() if isinstance(trouble, str)},
         chaos_s=chaos_s,
     )
@@ -178,14 +192,15 @@ _OF_THE_TOPOLOGY = (
 )
 
 
-def _timing(rng: random.Random, forgetful: bool) -> Timing:
+def _timing(rng: random.Random, forgetful: bool, *, patient: bool) -> Timing:
+    """`patient`: connections outlive the silence of an instance that is marked Offline meanwhile."""
     tick_ms, election_ticks = 100, 3
     election_max_ms = 2 * election_ticks * tick_ms
     lease_ms = election_max_ms + rng.choice((50, 300))
     offline_after_ms = int((lease_ms + election_max_ms) * 1.021) + rng.choice((1, 500))
     wrong = check_timing(lease_ms, offline_after_ms, election_max_ms)
     assert wrong is None, wrong
-    dead_peer_ms = rng.choice((1_500, 4_000))
+    dead_peer_ms = 3 * offline_after_ms if patient else rng.choice((1_500, 6_000))
     return Timing(
         tick_ms=tick_ms,
         heartbeat_ticks=1,
@@ -201,7 +216,7 @@ def _timing(rng: random.Random, forgetful: bool) -> Timing:
         stall_after_ms=30_000,
         farewell_ms=500,
         max_skew_ms=rng.choice((50, 200)) if forgetful else rng.choice((50, 500)),
-        hint_life_ms=rng.choice((1_500, 3_000)) if forgetful else 3 * 3_600_000,
+        hint_life_ms=rng.choice((800, 1_500, 3_000)) if forgetful else 3 * 3_600_000,
         catchup_grace_ms=rng.choice((200, 1_000)),
         repair_every_ms=rng.choice((800, 2_000)),
         batch_replay_ms=rng.choice((500, 2_000)),

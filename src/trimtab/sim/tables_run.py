@@ -90,7 +90,8 @@ def _run(world: World, plan: TablesPlan) -> str:
     return (
         f"agreed {agreed_s:.2f} s after healing; {history.count(Outcome.ACKED)} writes acknowledged, "
         f"{history.count(Outcome.REFUSED)} refused, {history.count(Outcome.UNKNOWN)} unknown, "
-        f"{len(history.reads)} reads, {len(shared.batches)} batches; schema at version {watch.version}; {len(cluster.checks.leaders)} leaders"
+        f"{len(history.reads)} reads, {len(shared.batches)} batches; schema at version {watch.version}; "
+        f"{len(cluster.checks.leaders)} leaders"
     )
 
 

@@ -37,7 +37,7 @@ from trimtab.rows.protocol import (
 from trimtab.sim.governed import GovernedCluster
 from trimtab.sim.machines import Machine
 from trimtab.sim.tables_history import Cells, Delete, Outcome, Put, Read, Row, TablesHistory, Write
-from trimtab.sim.tables_plan import WILD_CLOCKS, TablesPlan
+from trimtab.sim.tables_plan import BARRIERS, WILD_CLOCKS, TablesPlan
 from trimtab.tablets.consistency import Level
 
 FLAT, ROWS, LEDGER = "sim.flat", "sim.rows", "sim.ledger"
@@ -110,8 +110,8 @@ class TablesClient:
             (self._get, 0.7 * reads),
             (self._slice, 0.2 * reads),
             (self._scan, 0.1 * reads),
-            (self._put, 0.6 * writes),
-            (self._delete, 0.2 * writes),
+            (self._put, 0.5 * writes),
+            (self._delete, 0.3 * writes),
             (self._batch, 0.1 * writes),
             (self._ledger_batch, 0.1 * writes),
         ]
@@ -143,6 +143,9 @@ class TablesClient:
         return True
 
     def _patience_s(self) -> float:
+        if BARRIERS in self.plan.rates:
+            # Barriers wait for what is open, and strike where somebody has waited for too long.
+            return self.rng.choice((1.5, 6.0, 6.0))
         return self.rng.choice((0.4, 1.5, 1.5, 4.0))
 
     # -- writing ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ Nothing here knows of a particular bug. Beside the rules for committed writes (`
   from then on; nor is what a router with a lease stamps with an older version after that. (What a living router has
   given up because its time was over is refused a little later, when the replica learns of the fence.)
 
+Requests for rows take the way of a probe, so the same is said of what routers send to replicas.
+
 Answers are read off the wire when they leave. An acknowledgement that leaves at the very instant at which
 something changed is not held against anybody: it may have been decided a moment before.
 """
@@ -28,11 +30,13 @@ from trimtab.metastore.watch import Changes, Prefix
 from trimtab.net import frames
 from trimtab.node.identity import Identity, Phase
 from trimtab.raft.messages import Entry
+from trimtab.rows import protocol as rows
 from trimtab.sim.checks import State, Violation
 from trimtab.sim.machines import Machine
 from trimtab.sim.reference import ReferenceMachine
 from trimtab.sim.topology_rules import Committed
 from trimtab.sim.transport import Pipe
+from trimtab.tablets.consistency import Level as RowLevel
 from trimtab.topology import protocol
 from trimtab.topology.protocol import Level
 from trimtab.topology.records import SYSTEM_PREFIXES
@@ -41,7 +45,17 @@ _decode_frame = msgspec.msgpack.Decoder(frames.Frame).decode
 _ORDERS = (protocol.SYNC, protocol.REPLICAS, protocol.BARRIER)
 # A method's name stands near the beginning of a frame, which is cheaper to look for than to decode every frame.
 _HEAD = 48
-_MARKS = (b"governor.", b"probe")
+_MARKS = (b"governor.", b"probe", b"replica.")
+_STALE_LEVELS = (RowLevel.ONE, RowLevel.LOCAL_ONE)
+
+
+class _Stamped(msgspec.Struct, array_like=True):
+    """The beginning of what a router sends to a replica."""
+
+    topology: int
+
+
+_decode_stamped = msgspec.msgpack.Decoder(_Stamped).decode
 
 
 class TopologyReference(ReferenceMachine):
@@ -234,14 +248,15 @@ class TopologyChecks:
     def _note(self, pipe: Pipe, request: Any) -> None:
         if request.method == protocol.PROBE:
             probe = protocol.decode_probe(request.body)
-            process = pipe.source.loop.process
-            # Who has no lease routes at ONE only, and its answers count as stale: barriers don't care for those.
-            router = process.owner if probe.version and _has_lease(process.owner) else None
-            asked = _Asked(request.method, version=probe.version, level=probe.level, router=router, life=process.lives)
-            if router is not None and self.on_routed is not None:
-                self.on_routed(router, pipe.target.host)
-            if router is not None and probe.version < self.committed.passed:
-                asked.outlawed = f"it was sent by {process.name} when that had passed"
+            asked = self._routed(pipe, request.method, probe.version, probe.level)
+            if asked.router is not None and self.on_routed is not None:
+                self.on_routed(asked.router, pipe.target.host)
+        elif request.method == rows.REPLICA_WRITE:
+            asked = self._routed(pipe, request.method, _decode_stamped(request.body).topology, Level.QUORUM)
+        elif request.method == rows.REPLICA_READ:
+            read = rows.decode_replica_read(request.body)
+            level = Level.ONE if read.level in _STALE_LEVELS else Level.QUORUM
+            asked = self._routed(pipe, request.method, read.topology, level)
         elif request.method == protocol.BARRIER:
             barrier = protocol.decode_barrier(request.body)
             asked = _Asked(request.method, term=barrier.term, version=barrier.version)
@@ -252,9 +267,27 @@ class TopologyChecks:
         # Its answer travels in the other direction of the same connection.
         self._asked.setdefault(pipe.target.out, {})[request.id] = asked
 
+    def _routed(self, pipe: Pipe, method: str, version: int, level: Level) -> _Asked:
+        """A request that a router sends to a replica, or a client to a router (which is of no version yet)."""
+        process = pipe.source.loop.process
+        # Who has no lease routes at ONE only, and its answers count as stale: barriers don't care for those.
+        router = process.owner if version and _has_lease(process.owner) else None
+        asked = _Asked(method, version=version, level=level, router=router, life=process.lives)
+        if router is not None and version < self.committed.passed:
+            asked.outlawed = f"it was sent by {process.name} when that had passed"
+        return asked
+
     def _answer(self, machine: Machine, asked: _Asked, body: bytes) -> None:
         if asked.method == protocol.PROBE:
             self._probe_answer(machine, asked, body)
+            return
+        if asked.method == rows.REPLICA_WRITE:
+            results = rows.decode_replica_written(body).results
+            if any(failure is None for failure in results):
+                self._answered(machine, asked, stale=False)
+            return
+        if asked.method == rows.REPLICA_READ:
+            self._answered(machine, asked, stale=rows.decode_replica_rows(body).stale)
             return
         term, since, before = self._terms.get(machine, (0, 0.0, 0))
         if since >= self._now():
@@ -280,19 +313,26 @@ class TopologyChecks:
             # Only the way back through a router.
             return
         self.answered += 1
-        if asked.level is Level.QUORUM or not reply.stale:
-            if self.committed.down(reply.raft_id):
+        self._answered(machine, asked, stale=reply.stale)
+
+    def _answered(self, machine: Machine, asked: _Asked, *, stale: bool) -> None:
+        """A replica has carried a request out."""
+        instance = machine.instance
+        if instance is None:
+            return
+        if asked.level is Level.QUORUM or not stale:
+            if self.committed.down(instance.raft_id):
                 raise Violation(
-                    f"{machine.name} answered a request at {asked.level.name} as if it were fresh, though it is "
-                    f"{self.committed.rows[reply.raft_id].grades.current.grade.value} by a committed row"
+                    f"{machine.name} answered {asked.method} at {asked.level.name} as if it were fresh, though it is "
+                    f"{self.committed.rows[instance.raft_id].grades.current.grade.value} by a committed row"
                 )
             control = instance.control
             if control is None or not control.lease.valid(machine.process.boot_s()):
-                raise Violation(f"{machine.name} answered a request at {asked.level.name} without a lease")
+                raise Violation(f"{machine.name} answered {asked.method} at {asked.level.name} without a lease")
         if asked.outlawed:
             raise Violation(
-                f"{machine.name} answered a request that was stamped with version {asked.version}, though a barrier at "
-                f"version {self.committed.passed} was passed and {asked.outlawed}",
+                f"{machine.name} answered {asked.method} that was stamped with version {asked.version}, though a "
+                f"barrier at version {self.committed.passed} was passed and {asked.outlawed}",
                 f"the committed fence is at {self.committed.fence}, that of {machine.name} at "
                 f"{instance.control.view.fence if instance.control is not None else '?'}",
             )
