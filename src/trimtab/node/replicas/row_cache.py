@@ -1,8 +1,8 @@
 """Rows that were read lately, ready to be answered: of tables without clustering columns, by their row keys.
 
 A read through RocksDB makes an iterator, copies the row's versions, merges them and takes the wanted cells out of the
-value: 15 µs for a row of 1 KB, of which this saves all but one. What is kept is the cells that an answer holds, for the
-columns that were asked for last.
+value: some 11 µs for a row of 1 KB, where finding it here takes about one. What is kept is the cells that an answer
+holds, for the columns that were asked for last.
 
 An entry is never older than what a read of the store would give, because a replica drops a row from here in the same
 step in which it changes it (`Replica` says where). Rows that can change without a write, because something in them
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from trimtab.rows.protocol import Cell
 
-# What an entry takes beside its key and its cells' bytes: measured for two cells, rounded up.
+# What an entry takes beside its key and its cells' bytes: 350 were measured for two cells; others have more of them.
 ENTRY_BYTES = 512
 _MAX_PART = 16  # of the limit, for one row
 
