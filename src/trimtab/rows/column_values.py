@@ -7,14 +7,14 @@ are left to the code for single rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.errors import BadRow
 from trimtab.rows.layout import MAX_CELL_BYTES, RowLayout, Shape
-from trimtab.rows.ragged import Ragged, constant, fixed, join, stack
+from trimtab.rows.ragged import Ragged, fixed
 from trimtab.rows.values import (
     ALL_FLAGS,
     EXPIRY,
@@ -51,8 +51,11 @@ class Written:
 
 def encode_values(
     layout: RowLayout, shape: Shape, cells: Sequence[Cells | None], count: int, written: Written
-) -> tuple[NDArray[np.int64], Ragged]:
-    """Rows that say anything, by place, and their values in step. `cells`: by column of the shape; None: not given."""
+) -> Iterator[tuple[NDArray[np.int64] | None, list[Ragged | bytes]]]:
+    """What the values of rows consist of, for rows of one kind after the other: at which places (None: all rows).
+
+    `cells`: by column of the shape; None: not given. Rows that say nothing are at no place.
+    """
     import numpy as np
 
     for at, each in enumerate(cells):
@@ -66,16 +69,13 @@ def encode_values(
         kinds[gone] |= HAS_DELETES
     says_something = given | written.marker if gone is None else given | gone | written.marker
     if bool(says_something.all()) and bool((kinds == kinds[:1]).all()):
-        return np.arange(count), _of_one_kind(shape, int(kinds[0]) if count else 0, presence, cells, count, written)
-    parts, places = [], []
+        if count:
+            yield None, _of_one_kind(shape, int(kinds[0]), presence, cells, written)
+        return
     for kind in np.unique(kinds[says_something]).tolist():
         chosen = np.flatnonzero(says_something & (kinds == kind))
         some = [None if each is None else Cells(each.strings.take(chosen)) for each in cells]
-        parts.append(_of_one_kind(shape, kind, presence[chosen], some, len(chosen), written))
-        places.append(chosen)
-    if not parts:
-        return np.empty(0, np.int64), Ragged(np.empty(0, np.uint8), 0, 0)
-    return np.concatenate(places), stack(parts)
+        yield chosen, _of_one_kind(shape, kind, presence[chosen], some, written)
 
 
 def _presence(
@@ -109,9 +109,8 @@ def _check_sizes(layout: RowLayout, shape: Shape, at: int, cells: Cells) -> None
 
 
 def _of_one_kind(
-    shape: Shape, flags: int, presence: Octets, cells: Sequence[Cells | None], count: int, written: Written
-) -> Ragged:
-
+    shape: Shape, flags: int, presence: Octets, cells: Sequence[Cells | None], written: Written
+) -> list[Ragged | bytes]:
     head = bytes((flags,)) + shape.number_bytes
     if flags & TTL:
         head += EXPIRY.pack(written.ttl_s, written.expires_s)
@@ -130,7 +129,7 @@ def _of_one_kind(
             end = end + (each.strings.lengths if width is None else width)
             variable.append(each.strings)
         parts.append(end.to_bytes(4, "big") if isinstance(end, int) else _big_endian(end))
-    return join([*parts, *variable]) if count else constant(b"", 0)
+    return [*parts, *variable]
 
 
 def _big_endian(numbers: NDArray[np.int64]) -> Ragged:
