@@ -4,7 +4,8 @@
     within a turn of the loop    (NodeLog.write)               (NodeLog.sync)               in order of positions
 
 - A mutation is applied to its replica, and acknowledged, only after the sync that covers it. A failed sync is fatal.
-- While a sync is running nothing is written: it would not be covered anyway, and gathered it costs one batch.
+- While a sync is running nothing is written: it would not be covered anyway, and gathered it costs one batch. What is
+  gathered for one replica is one mutation, with one position: it is logged, applied and replayed as a whole.
 - Positions grow over the node's whole life, restarts included, and are never given twice to what could have been
   applied: what was lost unsynced was not applied either. The log has a random id; positions mean nothing in another.
 - A position belongs to a replica *incarnation*. Replay hands out entries of the incarnations it is asked for and of no
@@ -22,6 +23,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -34,6 +36,10 @@ Pairs = list[bytes]  # key, value, key, value, ...
 RECORD_PREFIXES = (b"n", b"b", b"f", b"r")
 # More than this in one batch would hold the loop for too long; the rest goes with the next.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
+# Writes of a replica are joined up to this part of a batch.
+_JOINED_PART = 32
+_MUTATION_BYTES = 16
+_CELL_BYTES = 3
 # What may wait for a sync. Writers are refused beyond it.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 # How finely the log's size is known.
@@ -64,17 +70,26 @@ class LogBusy(StorageError):
 
 
 class Mutation:
-    """One write of one replica, from `append` until it is applied."""
+    """Writes of one replica that go together, from `append` until they are applied. `parts`: the pairs of each."""
 
-    __slots__ = ("bytes", "done", "pairs", "position", "value", "writer")
+    __slots__ = ("bytes", "dones", "parts", "position", "writer")
 
-    def __init__(self, position: int, writer: Writer, pairs: Pairs, value: bytes, done: SyncDone) -> None:
+    def __init__(self, position: int, writer: Writer, pairs: Pairs, size_bytes: int, done: SyncDone) -> None:
         self.position = position
         self.writer = writer
-        self.pairs = pairs
-        self.value = value
-        self.bytes = len(value)
-        self.done = done
+        self.parts = [pairs]
+        self.dones = [done]
+        self.bytes = size_bytes
+
+    @property
+    def pairs(self) -> Pairs:
+        """Those of all writes. The lists of the parts are their writers'."""
+        return self.parts[0] if len(self.parts) == 1 else list(chain.from_iterable(self.parts))
+
+    def done(self, error: BaseException | None) -> None:
+        """Tell everybody who waits for it."""
+        for done in self.dones:
+            done(error)
 
 
 class Writer(Protocol):
@@ -84,7 +99,7 @@ class Writer(Protocol):
     def incarnation(self) -> int: ...
 
     def apply(self, mutations: list[Mutation]) -> None:
-        """These are durable: apply them, in this order, and call the `done` of each."""
+        """These are durable: apply them, in this order, and call `done` of each."""
         ...
 
 
@@ -127,6 +142,7 @@ class MutationLog:
         self._call_soon = call_soon
         self._fatal = fatal
         self._mutations: deque[Mutation] = deque()
+        self._joinable: dict[int, Mutation] = {}  # by incarnation: what is in no batch yet
         self._changes: list[_Change] = []
         self._demanding = 0  # changes that need space
         self._filled = 0
@@ -178,10 +194,19 @@ class MutationLog:
             busy = LogBusy(f"{self._waiting_bytes} bytes wait to be synced already; slow down and try again")
             self._call_soon(partial(done, busy))
             return 0
+        size = sum(map(len, pairs)) + _CELL_BYTES * len(pairs)
+        self._waiting_bytes += size
+        incarnation = writer.incarnation
+        found = self._joinable.get(incarnation)
+        if found is not None and found.bytes + size <= MAX_BATCH_BYTES // _JOINED_PART:
+            found.parts.append(pairs)
+            found.dones.append(done)
+            found.bytes += size
+            return found.position
+        self._waiting_bytes += _MUTATION_BYTES
         position = self.newest_position = self.newest_position + 1
-        mutation = Mutation(position, writer, pairs, _pack(writer.incarnation) + encode(pairs), done)
+        mutation = self._joinable[incarnation] = Mutation(position, writer, pairs, size + _MUTATION_BYTES, done)
         self._mutations.append(mutation)
-        self._waiting_bytes += mutation.bytes
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._call_soon(self._pump)
@@ -238,6 +263,7 @@ class MutationLog:
         """Apply and acknowledge nothing any more. What was handed to the store stays there."""
         self._closed = True
         self._mutations.clear()
+        self._joinable.clear()
         self._changes.clear()
         self._demanding = 0
 
@@ -263,8 +289,9 @@ class MutationLog:
                 added += len(change.value)
         put = batch.put
         self._filled = 0
+        self._joinable.clear()
         for mutation in self._mutations:
-            put(_MUTATION + _pack(mutation.position), mutation.value)
+            put(_MUTATION + _pack(mutation.position), _pack(mutation.writer.incarnation) + encode(mutation.pairs))
             added += mutation.bytes
             self._filled += 1
             if added >= MAX_BATCH_BYTES:
@@ -280,20 +307,20 @@ class MutationLog:
         take, keep = self._mutations.popleft, self._unsynced.append
         for _ in range(self._filled):
             mutation = take()
-            mutation.value = b""
+            self.appended += len(mutation.dones)
             self.appended_bytes += mutation.bytes
             self._segment_bytes += mutation.bytes
             keep(mutation)
-        self.appended += self._filled
         self._filled = 0
         if self._segment_bytes >= _SEGMENT_BYTES:
             self._segments.append((self._unsynced[-1].position, self._segment_bytes))
             self._segment_bytes = 0
 
     def refuse(self, error: DiskFull) -> None:
-        refused: list[SyncDone] = [mutation.done for mutation in self._mutations]
+        refused: list[SyncDone] = [done for mutation in self._mutations for done in mutation.dones]
         self._waiting_bytes -= sum(mutation.bytes for mutation in self._mutations)
         self._mutations.clear()
+        self._joinable.clear()
         refused.extend(change.done for change in self._changes if not change.essential and change.done is not None)
         self._changes = [change for change in self._changes if change.essential]
         self._demanding = 0

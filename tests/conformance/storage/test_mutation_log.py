@@ -54,9 +54,8 @@ def test_what_was_appended_is_applied_in_order_and_replayed_by_incarnation_and_p
         node = Node(machine)
         first, second = Writer(node.mutations.next_incarnation()), Writer(node.mutations.next_incarnation())
         assert (first.incarnation, second.incarnation) == (1, 2)
-        outcomes = await asyncio.gather(
-            node.append(first, b"a", b"1"), node.append(second, b"b", b"2"), node.append(first, b"c", b"3", b"d", b"")
-        )
+        outcomes = await asyncio.gather(node.append(first, b"a", b"1"), node.append(second, b"b", b"2"))
+        outcomes.append(await node.append(first, b"c", b"3", b"d", b""))
         assert outcomes == [None] * 3
         assert first.applied == [(1, [b"a", b"1"]), (3, [b"c", b"3", b"d", b""])]
         node = node.restart(machine)
@@ -64,6 +63,25 @@ def test_what_was_appended_is_applied_in_order_and_replayed_by_incarnation_and_p
         assert replayed(node, {1: 0}) == [(1, 1, [b"a", b"1"]), (3, 1, [b"c", b"3", b"d", b""])]
         assert replayed(node, {1: 1, 2: 2}) == [(3, 1, [b"c", b"3", b"d", b""])]
         assert replayed(node, {9: 0}) == replayed(node, {}) == []
+
+    asyncio.run(story())
+
+
+def test_what_comes_for_one_replica_before_a_batch_leaves_is_one_mutation(machine):
+    async def story():
+        node = Node(machine)
+        first, second = Writer(node.mutations.next_incarnation()), Writer(node.mutations.next_incarnation())
+        own = [b"a", b"1"]
+        outcomes = []
+        node.mutations.append(first, own, outcomes.append)
+        node.mutations.append(second, [b"b", b"2"], outcomes.append)
+        assert await node.append(first, b"c", b"3", b"d", b"") is None
+        assert (own, outcomes) == ([b"a", b"1"], [None, None])
+        assert first.applied == [(1, [b"a", b"1", b"c", b"3", b"d", b""])]
+        assert second.applied == [(2, [b"b", b"2"])]
+        assert (node.mutations.newest_position, node.mutations.appended) == (2, 3)
+        node = node.restart(machine)
+        assert replayed(node, {1: 0}) == [(1, 1, [b"a", b"1", b"c", b"3", b"d", b""])]
 
     asyncio.run(story())
 

@@ -238,13 +238,13 @@ class Replica:
             error = self._gone()
         if error is None:
             error = self._apply(
-                (mutation.pairs for mutation in mutations),
+                [pairs for mutation in mutations for pairs in mutation.parts],
                 mutations[0].position,
                 mutations[-1].position,
                 sum([mutation.bytes for mutation in mutations]),
             )
-        self.applied_writes += len(mutations)
         for mutation in mutations:
+            self.applied_writes += len(mutation.dones)
             mutation.done(error)
 
     def replay(self, entries: Sequence[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
@@ -320,11 +320,12 @@ class Replica:
             return self.stalled
         if len(pairs) % 2 or not pairs:
             return Refused("invalid", "a write has as many keys as values, and at least one")
+        large = self.large
         for place in range(0, len(pairs), 2):
             key = pairs[place]
             if len(key) < _MIN_KEY_BYTES:
                 return Refused("invalid", f"{key!r} is no key of a row")
-            if self.large and key[_KIND_AT] == _PUT and key[:8] in self.large:
+            if large and key[_KIND_AT] == _PUT and key[:8] in self.large:
                 for partition in self.large[key[:8]]:
                     if key.startswith(partition.prefix):
                         if partition.bytes > partition.limit_bytes and not repair:
@@ -345,8 +346,9 @@ class Replica:
         written: list[bytes] = []
         for pairs in entries:
             if len(pairs) == 2:
-                put(pairs[0], pairs[1])
-                written.append(pairs[0])
+                key, value = pairs
+                put(key, value)
+                written.append(key)
             else:
                 keys = pairs[::2]
                 deque(map(put, keys, pairs[1::2]), maxlen=0)
