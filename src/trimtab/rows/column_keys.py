@@ -13,10 +13,8 @@ from trimtab.catalog.cql_type import Kind
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.column_hashing import hashes, tokens
 from trimtab.rows.errors import BadRow
-from trimtab.rows.hashing import HASH_BYTES
-from trimtab.rows.keys import PUT, ROWS, TAIL
+from trimtab.rows.keys import PUT, ROWS, STATIC, TAIL
 from trimtab.rows.layout import MAX_KEY_BYTES, KeyColumn, RowLayout
-from trimtab.rows.pair_columns import PairColumns, beside
 from trimtab.rows.ragged import Ragged, copy_columns, fixed, from_arrow, from_list, join
 from trimtab.rows.tokens import TOKEN_BYTES
 
@@ -50,8 +48,8 @@ def partition_parts(layout: RowLayout, cells: Sequence[Cells]) -> list[Ragged]:
     return [_big_endian(tokens(serialised).view(np.uint64) ^ np.uint64(1 << 63)), *encoded]
 
 
-def row_parts(layout: RowLayout, partition: Sequence[Ragged], cells: Sequence[Cells]) -> list[Ragged | bytes]:
-    """What the keys of rows consist of, without their tails: those parts, and the cells of clustering columns."""
+def row_keys(layout: RowLayout, partition: Sequence[Ragged], cells: Sequence[Cells]) -> Ragged:
+    """The keys of rows, without their tails, from those parts and the cells of clustering columns."""
     for column, each in zip(layout.clustering, cells, strict=True):
         _check(layout, column, each, "clustering")
     encoded = [
@@ -59,24 +57,23 @@ def row_parts(layout: RowLayout, partition: Sequence[Ragged], cells: Sequence[Ce
     ]
     if encoded:
         _check_size(layout, [*partition, *encoded], "key of a row", MAX_KEY_BYTES - 1)
-    return [*partition, ROWS, *encoded]
+    return join([*partition, ROWS, *encoded])
 
 
-def with_tails(row: Sequence[Ragged | bytes], stamp_us: int, value: Sequence[Ragged | bytes]) -> PairColumns:
-    """Whole keys and values of versions that are put with one timestamp, from what both consist of."""
+def static_keys(partition: Sequence[Ragged], places: NDArray[np.int64]) -> Ragged:
+    """The keys of the static rows of these partitions, without their tails."""
+    return join([*(part.take(places) for part in partition), STATIC])
+
+
+def with_tails(rows: Ragged, stamp_us: int | NDArray[np.int64], values: Ragged) -> Ragged:
+    """Whole keys of versions that were put, with one timestamp or one each."""
     import numpy as np
 
-    stamp = (_LATEST - stamp_us).to_bytes(8, "big") + bytes((PUT,))
-    if all(isinstance(part, bytes) or part.width is not None for part in (*row, *value)):
-        # The place of the hash is left out until the value is there to be hashed.
-        both = join([*row, stamp, bytes(HASH_BYTES), *value])
-        key_width = sum(len(part) if isinstance(part, bytes) else part.width or 0 for part in row) + TAIL
-        found = beside(both, key_width)
-        hashed = hashes(found.values).astype(">i8").view(np.uint8).reshape(len(both), HASH_BYTES)
-        copy_columns(hashed, both.matrix[:, key_width - HASH_BYTES : key_width])
-        return found
-    values = join(value)
-    return PairColumns(join([*row, stamp, _big_endian(hashes(values).view(np.uint64))]), values)
+    if isinstance(stamp_us, int):
+        stamp: Ragged | bytes = (_LATEST - stamp_us).to_bytes(8, "big")
+    else:
+        stamp = _big_endian((np.int64(_LATEST) - stamp_us).view(np.uint64))
+    return join([rows, stamp, bytes((PUT,)), _big_endian(hashes(values).view(np.uint64))])
 
 
 def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:

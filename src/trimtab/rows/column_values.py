@@ -7,14 +7,14 @@ are left to the code for single rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.errors import BadRow
 from trimtab.rows.layout import MAX_CELL_BYTES, RowLayout, Shape
-from trimtab.rows.ragged import Ragged, fixed
+from trimtab.rows.ragged import Ragged, constant, fixed, join, stack
 from trimtab.rows.values import (
     ALL_FLAGS,
     EXPIRY,
@@ -51,11 +51,8 @@ class Written:
 
 def encode_values(
     layout: RowLayout, shape: Shape, cells: Sequence[Cells | None], count: int, written: Written
-) -> Iterator[tuple[NDArray[np.int64] | None, list[Ragged | bytes]]]:
-    """What the values of rows consist of, for rows of one kind after the other: at which places (None: all rows).
-
-    `cells`: by column of the shape; None: not given. Rows that say nothing are at no place.
-    """
+) -> tuple[NDArray[np.int64], Ragged]:
+    """Rows that say anything, by place, and their values in step. `cells`: by column of the shape; None: not given."""
     import numpy as np
 
     for at, each in enumerate(cells):
@@ -69,13 +66,16 @@ def encode_values(
         kinds[gone] |= HAS_DELETES
     says_something = given | written.marker if gone is None else given | gone | written.marker
     if bool(says_something.all()) and bool((kinds == kinds[:1]).all()):
-        if count:
-            yield None, _of_one_kind(shape, int(kinds[0]), presence, cells, written)
-        return
+        return np.arange(count), _of_one_kind(shape, int(kinds[0]) if count else 0, presence, cells, count, written)
+    parts, places = [], []
     for kind in np.unique(kinds[says_something]).tolist():
         chosen = np.flatnonzero(says_something & (kinds == kind))
         some = [None if each is None else Cells(each.strings.take(chosen)) for each in cells]
-        yield chosen, _of_one_kind(shape, kind, presence[chosen], some, written)
+        parts.append(_of_one_kind(shape, kind, presence[chosen], some, len(chosen), written))
+        places.append(chosen)
+    if not parts:
+        return np.empty(0, np.int64), Ragged(np.empty(0, np.uint8), 0, 0)
+    return np.concatenate(places), stack(parts)
 
 
 def _presence(
@@ -109,8 +109,9 @@ def _check_sizes(layout: RowLayout, shape: Shape, at: int, cells: Cells) -> None
 
 
 def _of_one_kind(
-    shape: Shape, flags: int, presence: Octets, cells: Sequence[Cells | None], written: Written
-) -> list[Ragged | bytes]:
+    shape: Shape, flags: int, presence: Octets, cells: Sequence[Cells | None], count: int, written: Written
+) -> Ragged:
+
     head = bytes((flags,)) + shape.number_bytes
     if flags & TTL:
         head += EXPIRY.pack(written.ttl_s, written.expires_s)
@@ -129,7 +130,7 @@ def _of_one_kind(
             end = end + (each.strings.lengths if width is None else width)
             variable.append(each.strings)
         parts.append(end.to_bytes(4, "big") if isinstance(end, int) else _big_endian(end))
-    return [*parts, *variable]
+    return join([*parts, *variable]) if count else constant(b"", 0)
 
 
 def _big_endian(numbers: NDArray[np.int64]) -> Ragged:

@@ -11,25 +11,23 @@ wants; with `delete_nulls` it deletes the cell, which is what CQL's INSERT does.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trimtab.catalog.schema import ColumnKind
 from trimtab.rows import arrow_cells
 from trimtab.rows.arrow_cells import Cells
-from trimtab.rows.column_keys import partition_parts, row_parts, with_tails
+from trimtab.rows.column_keys import partition_parts, row_keys, static_keys
 from trimtab.rows.column_values import Written, encode_values
-from trimtab.rows.keys import STATIC, TAIL
-from trimtab.rows.layout import RowLayout, Shape
+from trimtab.rows.keys import PUT, STATIC, TAIL, stamp_of, tail
+from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
-from trimtab.rows.pair_columns import PairColumns, Pile
 from trimtab.rows.protocol import Pairs, PutRequest
-from trimtab.rows.ragged import Ragged, from_list, stack
+from trimtab.rows.ragged import Pile, Ragged, from_list, stack
 from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
 
-BLOCK_ROWS = 16_384  # encoded together: what they need fits a core's cache
+BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
 _LAST_SECOND = (1 << 32) - 1
 
 
@@ -63,16 +61,18 @@ def encode_table(
     )
     if any(column.multicell and column.name in names for column in (*layout.regular.columns, *layout.static.columns)):
         return _one_by_one(layout, table, written)
-    pile = Pile(table.num_rows)
+    rows, values = Pile(table.num_rows), Pile(table.num_rows)
     for block in _blocks(table):
-        for made in _encode_block(layout, block, written):
+        for made_keys, made_values in _encode_block(layout, block, written):
             # Sorted while they are at hand: what puts all of them in order then finds neighbours beside each other.
-            pile.add(made, order_of(made.keys)[0])
-    whole = pile.whole()
-    order, ties = order_of(whole.keys)
-    again = repeats(whole.keys, order, ties, without_last=TAIL)
-    found = SortedRows(whole, order)
-    return _merged(layout, found, again) if len(again) else found
+            order, _ = order_of(made_keys)
+            rows.add(made_keys, order)
+            values.add(made_values, order)
+    all_rows = rows.whole()
+    order, ties = order_of(all_rows)
+    found = SortedRows(all_rows, values.whole(), order, timestamp_us)
+    again = repeats(all_rows, order, ties)
+    return _merged(layout, found, again, timestamp_us) if len(again) else found
 
 
 def _blocks(table: Any) -> list[Any]:
@@ -106,45 +106,52 @@ def _cells(layout: RowLayout, block: Any, column: Any) -> Cells:
         raise layout.refuse(f"column {column.name} ({column.type.name}): {error}") from None
 
 
-def _encode_block(layout: RowLayout, block: Any, written: Written) -> Iterator[PairColumns]:
-    """The pairs of the rows, and those of the static rows of their partitions."""
+def _encode_block(layout: RowLayout, block: Any, written: Written) -> list[tuple[Ragged, Ragged]]:
+    """Row keys without tails, and values: of the rows, and of the static rows of their partitions."""
     names, count = set(block.schema.names), block.num_rows
     partition = partition_parts(layout, [_cells(layout, block, column) for column in layout.partition])
+    made = []
     if not layout.clustering or layout.clustering[0].name in names:
-        row = row_parts(layout, partition, [_cells(layout, block, column) for column in layout.clustering])
-        yield from _encode_section(layout, layout.regular, block, row, count, written)
+        keys = row_keys(layout, partition, [_cells(layout, block, column) for column in layout.clustering])
+        cells = [_cells(layout, block, each) if each.name in names else None for each in layout.regular.columns]
+        places, values = encode_values(layout, layout.regular, cells, count, written)
+        made.append((keys if _all(places, count) else keys.take(places), values))
     if any(column.name in names for column in layout.static.columns):
-        unmarked = dataclasses.replace(written, marker=False)
-        yield from _encode_section(layout, layout.static, block, [*partition, STATIC], count, unmarked)
+        cells = [_cells(layout, block, each) if each.name in names else None for each in layout.static.columns]
+        unmarked = Written(
+            written.stamp_us, written.ttl_s, written.expires_s, written.at_ms, False, written.delete_nulls
+        )
+        places, values = encode_values(layout, layout.static, cells, count, unmarked)
+        if len(places):
+            made.append((static_keys(partition, places), values))
+    return made
 
 
-def _encode_section(
-    layout: RowLayout, shape: Shape, block: Any, row: list[Ragged | bytes], count: int, written: Written
-) -> Iterator[PairColumns]:
-    names = set(block.schema.names)
-    cells = [_cells(layout, block, each) if each.name in names else None for each in shape.columns]
-    for places, value in encode_values(layout, shape, cells, count, written):
-        some = row
-        if places is not None:
-            some = [part if isinstance(part, bytes) else part.take(places) for part in row]
-        yield with_tails(some, written.stamp_us, value)
+def _all(places: Any, count: int) -> bool:
+    return len(places) == count and bool((places[1:] > places[:-1]).all())
 
 
-def _merged(layout: RowLayout, versions: SortedRows, again: Any) -> SortedRows:
+def _merged(layout: RowLayout, versions: SortedRows, again: Any, stamp_us: int) -> SortedRows:
     """One version of each row: those that were given several times (`again`) are merged by CQL's rule."""
     import numpy as np
 
-    stored, order = versions.stored, versions.order
-    places, merged = order.copy(), Pairs()
+    rows, values, order = versions.rows, versions.values, versions.order
+    kept = np.ones(len(order), dtype=bool)
+    kept[again + 1] = False
+    instead: list[bytes] = []
+    places = order.copy()
     for start, stop in runs(again):
-        given = stored.take(order[start:stop])
-        pairs = [each for pair in zip(given.keys.to_list(), given.values.to_list(), strict=True) for each in pair]
-        # What comes out lies behind all that was given.
-        places[start] = len(stored) + len(merged) // 2
-        merged += canonical(layout, pairs, static=_is_static(layout, pairs[0][:-TAIL]))
-    keys, values = from_list(merged[::2]), from_list(merged[1::2])
-    with_merged = PairColumns(stack([stored.keys, keys]), stack([stored.values, values]))
-    return SortedRows(with_merged, np.delete(places, again + 1))
+        row = rows.bytes_at(int(order[start]))
+        pairs = Pairs()
+        for at in order[start:stop].tolist():
+            value = values.bytes_at(at)
+            pairs += (row + tail(stamp_us, PUT, value), value)
+        _, value = canonical(layout, pairs, static=_is_static(layout, row))
+        # The merged value lies behind all others; its row key is there a second time, too.
+        places[start] = len(values) + len(instead)
+        instead.append(value)
+    first = order[[start for start, _ in runs(again)]]
+    return SortedRows(stack([rows, rows.take(first)]), stack([values, from_list(instead)]), places[kept], stamp_us)
 
 
 def _is_static(layout: RowLayout, row_key: bytes) -> bool:
@@ -196,8 +203,10 @@ def _one_by_one(layout: RowLayout, table: Any, written: Written) -> SortedRows:
 def _in_order(pairs: Pairs) -> SortedRows:
     import numpy as np
 
-    stored = PairColumns(from_list(pairs[::2]), from_list(pairs[1::2]))
-    return SortedRows(stored, np.arange(len(stored)))
+    rows, values = from_list([key[:-TAIL] for key in pairs[::2]]), from_list(pairs[1::2])
+    # A collection that was emptied has the stamp of its deletion, which is just before that of the write.
+    stamps = np.asarray([stamp_of(key) for key in pairs[::2]], dtype=np.int64)
+    return SortedRows(rows, values, np.arange(len(rows)), stamps)
 
 
 def _with_nones(cells: Cells) -> Sequence[bytes | None]:

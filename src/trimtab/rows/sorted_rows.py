@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trimtab.rows.column_keys import ordered_tokens
-from trimtab.rows.pair_columns import PairColumns
-from trimtab.rows.ragged import Ragged, copy_columns, fixed, room
+from trimtab.rows.column_keys import ordered_tokens, with_tails
+from trimtab.rows.ragged import Ragged, copy_columns, room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,24 +27,29 @@ _FEW_TIES = 1 / 64  # of all rows: up to here ties are sorted one by one
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedRows:
-    """What `columns.encode_table` makes: pairs as they came, and the order they are to have.
+    """What `columns.encode_table` makes: row keys and values as they came, and the order they are to have.
 
-    They are put in order block by block, as they are asked for: doing it for all of them at once would mostly be
-    waiting for memory.
+    Whole keys are made, and rows put in order, block by block as they are asked for: doing it for all of them at once
+    would mostly be waiting for memory.
     """
 
-    stored: PairColumns
+    rows: Ragged
+    values: Ragged
     order: NDArray[np.int64]
+    stamp_us: int | NDArray[np.int64]  # of all, or of each
 
     def __len__(self) -> int:
         return len(self.order)
 
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[Ragged, Ragged]]:
         """Keys and values in order, so many at a time; fewer where they are large."""
-        rows = max(1, min(rows, BLOCK_BYTES * len(self.stored) // max(1, self.stored.size)))
+        size_bytes = self.rows.size + self.values.size
+        rows = max(1, min(rows, BLOCK_BYTES * len(self.rows) // max(1, size_bytes)))
         for start in range(0, len(self), rows):
-            found = self.stored.take(self.order[start : start + rows])
-            yield found.keys, found.values
+            places = self.order[start : start + rows]
+            values = self.values.take(places)
+            stamps = self.stamp_us if isinstance(self.stamp_us, int) else self.stamp_us[places]
+            yield with_tails(self.rows.take(places), stamps, values), values
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The same as lists of bytes."""
@@ -57,7 +61,7 @@ class SortedRows:
             yield from zip(keys, values, strict=True)
 
     def slice(self, start: int, stop: int) -> SortedRows:
-        return SortedRows(self.stored, self.order[start:stop])
+        return SortedRows(self.rows, self.values, self.order[start:stop], self.stamp_us)
 
     def by_tablet(self, tablets: int) -> Iterator[tuple[int, SortedRows]]:
         """The rows of each tablet that has any. Tablets are equal parts of the tokens, so they are runs of rows."""
@@ -69,7 +73,7 @@ class SortedRows:
             yield 0, self
         if tablets == 1 or not len(self):
             return
-        of_row = (ordered_tokens(self.stored.keys) >> np.uint64(65 - tablets.bit_length()))[self.order]
+        of_row = (ordered_tokens(self.rows) >> np.uint64(65 - tablets.bit_length()))[self.order]
         firsts = np.flatnonzero(np.concatenate(([True], of_row[1:] != of_row[:-1]))).tolist()
         for start, stop in zip(firsts, [*firsts[1:], len(self)], strict=True):
             yield int(of_row[start]), self.slice(start, stop)
@@ -113,25 +117,17 @@ def order_of(keys: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.lexsort([words[:, at] for at in reversed(range(words.shape[1]))]), ties
 
 
-def repeats(
-    keys: Ragged, order: NDArray[np.int64], ties: NDArray[np.int64], *, without_last: int = 0
-) -> NDArray[np.int64]:
-    """Those of the ties that are equal, not looking at so many bytes at the keys' ends."""
+def repeats(keys: Ragged, order: NDArray[np.int64], ties: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the ties that are equal."""
     import numpy as np
     import pyarrow.compute as pc
 
     found = [np.empty(0, np.int64)]
     for start in range(0, len(ties), BLOCK_ROWS):
         some = ties[start : start + BLOCK_ROWS]
-        both = [_cut(keys.take(places), without_last).to_arrow() for places in (order[some], order[some + 1])]
-        found.append(some[np.asarray(pc.equal(*both))])
+        one, other = keys.take(order[some]), keys.take(order[some + 1])
+        found.append(some[np.asarray(pc.equal(one.to_arrow(), other.to_arrow()))])
     return np.concatenate(found)
-
-
-def _cut(strings: Ragged, count: int) -> Ragged:
-    if strings.width is not None:
-        return fixed(strings.matrix[:, : strings.width - count])
-    return strings.pick(strings.starts, strings.lengths - count)
 
 
 def runs(ties: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -307,7 +307,7 @@ def test_what_can_not_be_written_is_refused_and_leaves_no_file(tmp_path: Path) -
         write_run(tmp_path / "none.sst", rows.slice(0, 0))
     with pytest.raises(StorageError, match="writing"):
         write_run(tmp_path / "missing" / "run.sst", rows)
-    backwards = SortedRows(rows.stored, rows.order[::-1].copy())
+    backwards = SortedRows(rows.rows, rows.values, rows.order[::-1].copy(), rows.stamp_us)
     with pytest.raises(StorageError, match=r"backwards\.sst"):
         write_run(tmp_path / "backwards.sst", backwards)
     assert [path.name for path in tmp_path.iterdir()] == ["run.sst"]
