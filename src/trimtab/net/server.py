@@ -216,12 +216,13 @@ class ServerConnection(Connection):
 
     def take_frames(self) -> None:
         next_frame = self._reader.next
+        most = self.limits.max_server_in_flight
         left_bytes = TURN_BYTES
         while self.state == UP:
             if left_bytes <= 0:
                 self.rest()
                 return
-            if self.writing_paused or self._in_flight() >= self.limits.max_server_in_flight:
+            if self.writing_paused or len(self._requests) - self._streams >= most:
                 self.pause_reading()
                 return
             frame = next_frame()
@@ -246,9 +247,6 @@ class ServerConnection(Connection):
             left_bytes -= len(frame.body) + self.waiting_bytes - before_bytes
         if self.reading_paused:
             self.resume_reading()
-
-    def _in_flight(self) -> int:
-        return len(self._requests) - self._streams
 
     def _start(self, frame: Frame, streaming: bool) -> None:
         id = frame.id

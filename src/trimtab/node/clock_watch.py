@@ -40,15 +40,15 @@ class ClockWatch:
         """The leader's answer to a heartbeat that was sent at `sent_ms` of the steady clock."""
         common = Span(grant.time_low_ms, grant.time_high_ms)
         self._clock.told(grant.term, grant.steady_ms, common, sent_ms, self.steady_ms())
-        self._off_ms()
+        self._off_ms(self._wall_ms())
 
     def against_leader(self, term: int) -> Span:
         """For the next heartbeat: how far this wall clock is ahead of the leader's steady clock."""
         return self._clock.against_leader(term, self._wall_ms(), self.steady_ms())
 
-    def check(self) -> None:
-        """Refused while this clock is too far off to stamp anything."""
-        if off_ms := self._off_ms():
+    def check(self, now_ms: int) -> None:
+        """Refused while this clock, which shows `now_ms`, is too far off to stamp anything."""
+        if off_ms := self._off_ms(now_ms):
             how = wording(off_ms, self._clock.max_skew_ms)
             raise Refused(SKEW, f"the clock of this instance is {how}; it takes no writes until it is right: {_MEND}")
 
@@ -56,8 +56,8 @@ class ClockWatch:
         """The time that stamps from elsewhere are judged by."""
         return self._clock.judged_ms(self._wall_ms(), self.steady_ms())
 
-    def _off_ms(self) -> int:
-        off_ms = self._clock.off_ms(self._wall_ms(), self.steady_ms())
+    def _off_ms(self, now_ms: int) -> int:
+        off_ms = self._clock.off_ms(now_ms, int(self._boot_s() * 1000))
         if (off_ms != 0) is not self._was_off:
             self._was_off = off_ms != 0
             if off_ms:

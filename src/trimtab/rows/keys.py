@@ -53,6 +53,8 @@ def stamp_of(key: bytes) -> int:
 
 def newest_stamp(pairs: Pairs) -> int:
     """The latest timestamp among the pairs of a write; 0 if there are none."""
+    if len(pairs) == 2:
+        return _LATEST - int.from_bytes(pairs[0][-17:-9], "big")
     return _LATEST - int.from_bytes(min(key[-17:-9] for key in pairs[::2]), "big") if pairs else 0
 
 

@@ -210,7 +210,8 @@ class LeaseHolder:
 
     def left_ms(self, now_s: float) -> int:
         """What is left of the lease; 0: nothing."""
-        return max(0, int((self._until_s - now_s) * 1000)) if self.valid(now_s) else 0
+        left_s = self._until_s - now_s
+        return int(left_s * 1000) if left_s > 0 else 0
 
     def why_not(self, now_s: float) -> str:
         """Why there is no valid lease, in half a sentence; empty if there is one."""

@@ -228,7 +228,10 @@ class Executor:
         return writes
 
     def _check_size(self, pairs: list[bytes]) -> int:
-        size = sum(map(len, pairs)) + _PAIR_OVERHEAD_BYTES * len(pairs)
+        if len(pairs) == 2:
+            size = len(pairs[0]) + len(pairs[1]) + 2 * _PAIR_OVERHEAD_BYTES
+        else:
+            size = sum(map(len, pairs)) + _PAIR_OVERHEAD_BYTES * len(pairs)
         if size > self._limit_bytes:
             text = f"{size} bytes for one partition in one request, at most {self._limit_bytes} go at a time"
             raise refusals.invalid(f"{text}; send less at a time")

@@ -71,7 +71,7 @@ class Parcels:
         self._max_skew_ms = max_skew_ms
         self._complain = complain
         self._loop = asyncio.get_running_loop()
-        self._open: dict[int, _Parcel] = {}
+        self.gathered: dict[int, _Parcel] = {}  # in this turn, by raft id
         self._full: list[tuple[int, _Parcel]] = []
         self._flushing = False
         self._waiting: dict[int, list[int]] = {}  # writes and bytes without an answer, by raft id
@@ -79,6 +79,8 @@ class Parcels:
         self.sent_writes = 0
 
     def connected(self, raft_id: int) -> bool:
+        if raft_id in self.gathered:
+            return True  # it was, in this turn
         link = self._links.get(raft_id)
         return link is not None and link.channel.connected
 
@@ -100,18 +102,19 @@ class Parcels:
             return False
         waiting[0] += 1
         waiting[1] += bytes_
-        parcel = self._open.get(raft_id)
+        parcel = self.gathered.get(raft_id)
         if parcel is not None and (
             parcel.bytes + bytes_ > self._limit_bytes or parcel.topology != topology or parcel.catalog != catalog
         ):
             self._full.append((raft_id, parcel))
             parcel = None
         if parcel is None:
-            parcel = self._open[raft_id] = _Parcel(topology, catalog)
+            parcel = self.gathered[raft_id] = _Parcel(topology, catalog)
         parcel.writes.append(write)
         parcel.answered.append(answered)
         parcel.bytes += bytes_
-        parcel.deadline = max(parcel.deadline, deadline)
+        if deadline > parcel.deadline:
+            parcel.deadline = deadline
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -120,8 +123,8 @@ class Parcels:
     def _flush(self) -> None:
         self._flushing = False
         parcels, self._full = self._full, []
-        parcels.extend(self._open.items())
-        self._open = {}
+        parcels.extend(self.gathered.items())
+        self.gathered = {}
         for raft_id, parcel in parcels:
             self._send(raft_id, parcel)
 
@@ -158,9 +161,13 @@ class Parcels:
             return
         behind = self._behind(raft_id, written.now_ms) if written.now_ms else None
         self._let_go(raft_id, parcel)
+        if behind is None:
+            for answered, result in zip(parcel.answered, results, strict=True):
+                answered(raft_id, result)
+            return
         for write, answered, result in zip(parcel.writes, parcel.answered, results, strict=True):
             # What is no fresh write has stamps of its own.
-            answered(raft_id, behind if behind is not None and write.kind is WriteKind.FRESH else result)
+            answered(raft_id, behind if write.kind is WriteKind.FRESH else result)
 
     def _behind(self, raft_id: int, their_ms: int) -> Failed | None:
         """Why its acknowledgements don't count. The answer took its time to come, so it is at least so much later."""

@@ -156,12 +156,12 @@ class ReplicaDoor:
             return
         replica = self._replicas.get(write.table, write.tablet)
         if replica is None:
-            finished = partial(self._acknowledge, topology, partial(answered, self._raft_id))
+            finished = partial(self._acknowledge, topology, answered)
             if not self._later(self._write_when_open(write, deadline, finished)):
                 failed = Failed(refusals.OVERLOADED, "too many requests wait for replicas to open")
                 self._loop.call_soon(answered, self._raft_id, failed)
             return
-        finished = partial(self._acknowledge, topology, partial(answered, self._raft_id))
+        finished = partial(self._acknowledge, topology, answered)
         replica.write(write.pairs, finished, repair=write.kind is not WriteKind.FRESH)
 
     def _take(self, request: Request, message: ReplicaWrites) -> None:
@@ -176,21 +176,23 @@ class ReplicaDoor:
         deadline = request.deadline if request.deadline is not None else self._loop.time() + DEFAULT_DEADLINE_S
         release = partial(self._serving.release_write, message.topology)
         parcel = _Parcel(request, len(message.writes), release, self._wall_ms)
+        # One moment for all of them: none is judged by a later time than that at which it came.
+        now_ms, judged_us = self._wall_ms(), self._judged_ms() * 1000
+        find, judge = self._replicas.get, self._judge
         for position, write in enumerate(message.writes):
-            finished = partial(parcel.stored, position)
-            failure = self._judge(write)
+            failure = judge(write, now_ms, judged_us)
             if failure is not None:
                 parcel.one_done(position, failure)
                 continue
-            replica = self._replicas.get(write.table, write.tablet)
+            replica = find(write.table, write.tablet)
             if replica is not None:
-                replica.write(write.pairs, finished, repair=write.kind is not WriteKind.FRESH)
-            elif not self._later(self._write_when_open(write, deadline, finished)):
+                replica.write(write.pairs, parcel.stored(position), repair=write.kind is not WriteKind.FRESH)
+            elif not self._later(self._write_when_open(write, deadline, parcel.stored(position))):
                 parcel.one_done(position, Failed(refusals.OVERLOADED, "too many requests wait for replicas to open"))
 
-    def _judge(self, write: ReplicaWrite) -> Failed | None:
+    def _judge(self, write: ReplicaWrite, now_ms: int, judged_us: int) -> Failed | None:
         """Whether a write is too old, or from the future."""
-        pairs, now_ms, ages = write.pairs, self._wall_ms(), self._ages
+        pairs, ages = write.pairs, self._ages
         if len(pairs) % 2 or not pairs:
             return Failed(refusals.INVALID, "a write has as many keys as values, and at least one")
         too_late = refusal_of_age(write.written_ms, now_ms, ages.hint_life_ms, ages.max_skew_ms)
@@ -198,25 +200,23 @@ class ReplicaDoor:
             return Failed(TOO_LATE, too_late)
         if write.kind is WriteKind.FRESH:
             try:
-                self._clock.observe(newest_stamp(pairs), self._judged_ms() * 1000)
+                self._clock.observe(newest_stamp(pairs), judged_us)
             except SkewRefused as error:
                 self.refused_stamps += 1
                 self._complain(f"a write was refused: {error}")
                 return Failed(SKEW, str(error))
         return None
 
-    def _acknowledge(
-        self, topology: int, answered: Callable[[Failed | None], None], error: BaseException | None
-    ) -> None:
+    def _acknowledge(self, topology: int, answered: Answered, error: BaseException | None) -> None:
         if error is not None:
-            answered(failure_of(error))
+            answered(self._raft_id, failure_of(error))
             return
         try:
             self._serving.release_write(topology)
         except Refused as refused:
-            answered(Failed(refused.code, refused.text))
+            answered(self._raft_id, Failed(refused.code, refused.text))
             return
-        answered(None)
+        answered(self._raft_id, None)
 
     async def _take_when_known(self, request: Request, message: ReplicaWrites) -> None:
         if await self._known(request, message.topology, message.catalog):
@@ -382,8 +382,15 @@ class _Parcel:
         self._left = count
         self._results: list[Failed | None] = [None] * count
 
-    def stored(self, position: int, error: BaseException | None) -> None:
-        self.one_done(position, None if error is None else failure_of(error))
+    def stored(self, position: int) -> SyncDone:
+        """Whom to tell what became of one."""
+        return partial(self._stored, position)
+
+    def _stored(self, position: int, error: BaseException | None) -> None:
+        if error is None and self._left > 1:
+            self._left -= 1
+        else:
+            self.one_done(position, None if error is None else failure_of(error))
 
     def one_done(self, position: int, failure: Failed | None) -> None:
         self._results[position] = failure

@@ -32,19 +32,20 @@ class Stamping:
 
     def stamp(self, given_us: int, after_us: int) -> tuple[int, int]:
         """The stamp of a write, and the time at which it began (ms). Refused: this node's clock is wrong."""
-        if self._watch is not None:
-            self._watch.check()
         now_ms = self._wall_ms()
+        if self._watch is not None:
+            self._watch.check(now_ms)
         if given_us:
             return self.checked(given_us, now_ms), now_ms
         clock = self.clock
         if after_us > clock.last_us:
             self.checked(after_us, now_ms)
-        stamp_us = clock.stamp(now_ms * 1000)
-        if stamp_us - now_ms * 1000 > clock.max_skew_ms * 1000:
+        now_us = now_ms * 1000
+        stamp_us = clock.stamp(now_us)
+        if stamp_us != now_us and stamp_us - now_us > clock.max_skew_ms * 1000:
             raise Refused(
                 "not_ready",
-                f"the clock of this instance was set back: it is {clock.ahead_ms(now_ms * 1000)} ms behind what it has "
+                f"the clock of this instance was set back: it is {clock.ahead_ms(now_us)} ms behind what it has "
                 f"stamped before, and at most {clock.max_skew_ms} ms are allowed; ask another, or set the clock right",
             )
         if self._memory is not None and stamp_us >= self._memory.renew_us:
