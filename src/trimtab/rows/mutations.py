@@ -224,7 +224,7 @@ def _collection(layout: RowLayout, column: ValueColumn, cell: Cell, way: Way, wr
 class _Plan:
     """Where the cells of the table's columns are in the rows of requests that name the same columns."""
 
-    __slots__ = ("clustering", "count", "partition", "regular", "static", "whole_row")
+    __slots__ = ("clustering", "count", "key_slot", "partition", "regular", "static", "whole_row")
 
     def __init__(self, layout: RowLayout, columns: Sequence[int]) -> None:
         slots = {id: slot for slot, id in enumerate(columns)}
@@ -242,6 +242,8 @@ class _Plan:
         if -1 in self.partition:
             missing = layout.partition[self.partition.index(-1)].name
             raise layout.refuse(f"partition key column {missing} is missing; a row is written with its whole key")
+        # Where one column is the whole key.
+        self.key_slot = self.partition[0] if len(self.partition) == 1 and not layout.clustering else -1
         # Cells of the partition alone: there is no row in this.
         self.whole_row = not (clustering and set(clustering) == {-1} and self.static.given and not self.regular.given)
         self.clustering = clustering if self.whole_row else []
@@ -264,9 +266,15 @@ def pairs_of_put(layout: RowLayout, request: PutRequest, stamp_us: int, now_ms: 
     written = _Written(layout, stamp_us, request.ttl_s, now_ms)
     ways = _ways(layout, request)
     found: ByPartition = {}
+    key_slot = plan.key_slot
     for cells in request.rows:
         if len(cells) != plan.count:
             raise layout.refuse(f"a row of {len(cells)} cells for {plan.count} columns")
+        if key_slot >= 0 and (cell := cells[key_slot]).__class__ is bytes:
+            row_key, _ = keys.locate(layout, (cell,))
+            pairs = found.setdefault(row_key[:-1], [])
+            _put(layout, plan.regular, row_key, cells, ways, not request.update, written, pairs)
+            continue
         prefix = keys.partition_prefix(layout, [cells[slot] for slot in plan.partition])  # type: ignore[misc]
         pairs = found.setdefault(prefix, [])
         if plan.whole_row:
