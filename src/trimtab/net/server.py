@@ -297,7 +297,10 @@ class ServerConnection(Connection):
     # Answers, called by Request.
 
     def answer(self, id: int, kind: int, body: bytes) -> None:
-        self._send(kind, id, body)
+        if self.writing_paused or self.state != UP:
+            self._send(kind, id, body)
+        else:
+            self.send_frame(kind, id, "", 0, body)
         request = self._requests.pop(id, None)
         if request is not None and request.streaming:
             self._streams -= 1

@@ -222,7 +222,10 @@ class Replica:
 
         `repair`: other replicas have taken them already, so no partition is too large for them.
         """
-        refusal = self._refusal(pairs, repair)
+        if len(pairs) == 2 and not (self.large or self.closed or self.stalled) and len(pairs[0]) >= _MIN_KEY_BYTES:
+            refusal = self._around.refusal()
+        else:
+            refusal = self._refusal(pairs, repair)
         if refusal is not None:
             self._call_soon(partial(done, refusal))
         else:

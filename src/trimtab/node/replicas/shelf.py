@@ -39,7 +39,7 @@ from trimtab.node.replicas.replica import (
 from trimtab.node.replicas.row_cache import CachedRows, RowCache
 from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
 from trimtab.node.waits import Waits
-from trimtab.storage.mutation_log import LogBusy, MutationLog
+from trimtab.storage.mutation_log import MutationLog
 from trimtab.storage.port import Corrupt, Disk, DiskFull, StorageError, Store
 
 TABLETS = "tablets"
@@ -136,6 +136,7 @@ class Shelf:
             call_soon=self._loop.call_soon,
             fatal=fatal,
         )
+        self.refusal = self.flushing.refusal  # every write asks
 
     # Looking
 
@@ -240,9 +241,6 @@ class Shelf:
 
     def wrote(self, replica: Replica, size_bytes: int) -> None:
         self.flushing.wrote(replica, size_bytes)
-
-    def refusal(self) -> LogBusy | None:
-        return self.flushing.refusal()
 
     def now(self) -> float:
         return self._loop.time()

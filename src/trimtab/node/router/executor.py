@@ -104,7 +104,10 @@ class Executor:
         # Answers leave a little before: they have to arrive, and a refusal with its numbers is better than silence.
         deadline = min(deadline, self._loop.time() + MAX_ROUTED_S) - _MARGIN_S
         try:
-            self._begin(request, deadline, done)
+            if request.__class__ is PutRequest:
+                self._put(request, deadline, done)
+            else:
+                self._begin(request, deadline, done)
         except Behind as behind:
             self.spawn(self._when_known(request, behind.version, deadline, done), done)
         except Refused as refused:

@@ -71,7 +71,7 @@ class Parcels:
         self._max_skew_ms = max_skew_ms
         self._complain = complain
         self._loop = asyncio.get_running_loop()
-        self.gathered: dict[int, _Parcel] = {}  # in this turn, by raft id
+        self._gathered: dict[int, _Parcel] = {}  # in this turn, by raft id
         self._full: list[tuple[int, _Parcel]] = []
         self._flushing = False
         self._waiting: dict[int, list[int]] = {}  # writes and bytes without an answer, by raft id
@@ -79,7 +79,7 @@ class Parcels:
         self.sent_writes = 0
 
     def connected(self, raft_id: int) -> bool:
-        if raft_id in self.gathered:
+        if raft_id in self._gathered:
             return True  # it was, in this turn
         link = self._links.get(raft_id)
         return link is not None and link.channel.connected
@@ -102,14 +102,14 @@ class Parcels:
             return False
         waiting[0] += 1
         waiting[1] += bytes_
-        parcel = self.gathered.get(raft_id)
+        parcel = self._gathered.get(raft_id)
         if parcel is not None and (
             parcel.bytes + bytes_ > self._limit_bytes or parcel.topology != topology or parcel.catalog != catalog
         ):
             self._full.append((raft_id, parcel))
             parcel = None
         if parcel is None:
-            parcel = self.gathered[raft_id] = _Parcel(topology, catalog)
+            parcel = self._gathered[raft_id] = _Parcel(topology, catalog)
         parcel.writes.append(write)
         parcel.answered.append(answered)
         parcel.bytes += bytes_
@@ -123,8 +123,8 @@ class Parcels:
     def _flush(self) -> None:
         self._flushing = False
         parcels, self._full = self._full, []
-        parcels.extend(self.gathered.items())
-        self.gathered = {}
+        parcels.extend(self._gathered.items())
+        self._gathered = {}
         for raft_id, parcel in parcels:
             self._send(raft_id, parcel)
 

@@ -178,10 +178,21 @@ class ReplicaDoor:
         parcel = _Parcel(request, len(message.writes), release, self._wall_ms)
         # One moment for all of them: none is judged by a later time than that at which it came.
         now_ms, judged_us = self._wall_ms(), self._judged_ms() * 1000
-        find, judge = self._replicas.get, self._judge
+        ages = self._ages
+        from_ms, to_ms = now_ms - ages.hint_life_ms - ages.max_skew_ms, now_ms + ages.max_skew_ms
+        to_us, newest_us = judged_us + self._clock.max_skew_ms * 1000, 0
+        find = self._replicas.get
         for position, write in enumerate(message.writes):
-            failure = judge(write, now_ms, judged_us)
-            if failure is not None:
+            if (
+                len(write.pairs) == 2
+                and write.kind is WriteKind.FRESH
+                and from_ms <= write.written_ms <= to_ms
+                and (stamp_us := newest_stamp(write.pairs)) <= to_us
+            ):
+                # By far the most; what they have shown the clock in the end is the latest of them.
+                if stamp_us > newest_us:
+                    newest_us = stamp_us
+            elif (failure := self._judge(write, now_ms, judged_us)) is not None:
                 parcel.one_done(position, failure)
                 continue
             replica = find(write.table, write.tablet)
@@ -189,6 +200,8 @@ class ReplicaDoor:
                 replica.write(write.pairs, parcel.stored(position), repair=write.kind is not WriteKind.FRESH)
             elif not self._later(self._write_when_open(write, deadline, parcel.stored(position))):
                 parcel.one_done(position, Failed(refusals.OVERLOADED, "too many requests wait for replicas to open"))
+        if newest_us:
+            self._clock.observe(newest_us, judged_us)
 
     def _judge(self, write: ReplicaWrite, now_ms: int, judged_us: int) -> Failed | None:
         """Whether a write is too old, or from the future."""

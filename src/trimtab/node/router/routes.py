@@ -81,12 +81,14 @@ class Routes:
 
     def write(self, table: int, tablet: int, level: Level) -> WriteRoute:
         """Where a write goes; Refused where there is no such tablet."""
-        self._refresh()
+        if self._at != (self._view.version, self._tables.catalog.version):
+            self._refresh()
         route = self._writes.get((table, tablet, level))
         if route is None:
             sets = self._sets(table, tablet)
             quotas = tuple(quota for each in sets.writes for quota in self._quotas(level, each, for_write=True))
             own = sets.writers == (self._raft_id,) and all(quota.count <= len(quota.members) for quota in quotas)
+            self._refresh()
             route = self._writes[table, tablet, level] = WriteRoute(sets.writers, quotas, own)
         return route
 

@@ -15,6 +15,7 @@ ANY is reached by one replica, or by one hint that is durable.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -77,6 +78,8 @@ class Writes:
         self._serving = serving
         self._open = open_requests
         self._waits = waits
+        self._loop = asyncio.get_running_loop()
+        self._alive: set[int] = set()  # who was found so in this turn
         self.hinted = 0
 
     def begin(self, writes: Sequence[ReplicaWrite], level: Level, deadline: float, done: Done) -> None:
@@ -111,7 +114,7 @@ class Writes:
             for quota in route.quotas:
                 alive = 0
                 for raft_id in quota.members:
-                    if self.alive(raft_id):
+                    if raft_id in self._alive or self.alive(raft_id):
                         alive += 1
                 if alive < quota.count:
                     return refusals.unavailable(level, quota.count, alive, quota.where), []
@@ -125,7 +128,12 @@ class Writes:
         """Whether a replica there can be expected to take a write."""
         if raft_id == self.raft_id:
             return True  # a lease was looked for; what else may be wrong, its answer tells
-        return self.parcels.connected(raft_id) and self._serving.takes_writes(raft_id)
+        if not self.parcels.connected(raft_id) or not self._serving.takes_writes(raft_id):
+            return False
+        if not self._alive:
+            self._loop.call_soon(self._alive.clear)
+        self._alive.add(raft_id)
+        return True
 
     # For the writes under way
 
