@@ -143,7 +143,8 @@ def test_an_instance_that_stood_still_serves_nothing_stale_and_comes_back_by_its
             world = await freeze(three, number)
             print(f"\n{role}: {dict(world.outcomes)}, counter {world.acknowledged}")
             assert world.outcomes["QUORUM no_lease"] + world.outcomes["QUORUM not_ready"] > 0
-            assert world.outcomes["ONE stale"] > 0
+            # Which of the two depends on when it learns that it was given up.
+            assert world.outcomes["ONE stale"] + world.outcomes["ONE not_ready"] > 0
         assert "the cluster has marked this instance Offline" in three.output(follower)
 
     run(story())
