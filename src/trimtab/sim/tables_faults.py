@@ -128,7 +128,7 @@ class TablesNemesis(TopologyNemesis):
             return
         rates, rng = self.tables.rates, self._striking
         if frame[5] == frames.REQUEST and _WRITE in frame[:_HEAD]:
-            if STRIKE in rates and rng.random() < 0.02 * rates[STRIKE]:
+            if STRIKE in rates and rng.random() < 0.04 * rates[STRIKE]:
                 self._strike(machine, pipe.target.host)
             elif LATE in rates and rng.random() < (0.2 if self.tables.remote else 0.05) * rates[LATE]:
                 self._delay(machine, pipe.target.host)
@@ -136,18 +136,20 @@ class TablesNemesis(TopologyNemesis):
             self._power_may_fail(rates[OVERTAKEN])
 
     def _strike(self, coordinator: Machine, reached: str) -> None:
-        """It has told one replica. It dies, or is cut off from all others, before another hears of the write."""
+        """One replica has a write, its coordinator's own or another, and for a while nobody else hears of it."""
         rng = self._striking
         self._struck_until = self.world.now + 0.5
-        others = [host for host in self._hosts() if host not in (reached, coordinator.host)]
+        how = rng.choice(("dies", "is cut off", "keeps it to itself", "keeps it to itself"))
+        spared = "" if how == "keeps it to itself" else reached
+        others = [host for host in self._hosts() if host not in (spared, coordinator.host)]
         for host in others:
             self.network.block(coordinator.host, host)
-        dies = rng.random() < 0.5
-        self._tell(f"{coordinator.name} {'dies' if dies else 'is cut off'} when {reached} alone has its write")
-        if dies:
+        self._tell(f"{coordinator.name} {how} in the middle of a write; {spared or 'nobody'} has heard of it")
+        if how == "dies":
             self._later(0.0, partial(coordinator.crash, power=rng.random() < 0.5))
             self._later(0.1 + rng.random() * rng.choice((0.3, 3.0)), coordinator.start)
-        seconds = 0.05 + rng.random() * rng.choice((0.3, 2.0))
+        # Only what is under way then is lost: soon all hear each other again, and nobody has what one has.
+        seconds = 0.02 + rng.random() * rng.choice((0.1, 2.0))
         self._tasks.append(self.world.control.launch(self._unblock(coordinator.host, others, seconds), name=STRIKE))
 
     async def _unblock(self, host: str, others: list[str], seconds: float) -> None:
@@ -174,7 +176,7 @@ class TablesNemesis(TopologyNemesis):
 
     def _power_may_fail(self, rate: float) -> None:
         rng = self._striking
-        if rng.random() >= 0.01 * rate:
+        if rng.random() >= 0.03 * rate:
             return
         self._struck_until = self.world.now + 1.0
         machines = list(self.cluster.machines.values())

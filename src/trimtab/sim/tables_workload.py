@@ -48,6 +48,7 @@ NOTHING_HAPPENED = frozenset(
 _BEFORE_SENDING = (NotConnected, Overloaded, FrameTooLarge)
 _EQUAL_WITHIN_US = 300_000
 _MAX_PAGES = 50
+_SLOW_S = 0.02
 
 Deed = Callable[[Machine], Coroutine[Any, Any, None]]
 
@@ -59,9 +60,10 @@ def cell(number: int) -> bytes:
 
 @dataclass
 class Shared:
-    """What clients know of each other: the stamps they gave last, so that some are given twice."""
+    """What clients know of each other: the stamps they gave last, so that some are given twice; and who waits."""
 
     last_us: dict[Row, int] = field(default_factory=dict)
+    waiting: dict[int, Write] = field(default_factory=dict)  # by number, in the order of invocation
     ledger_rows: int = 0
     batches: list[Write] = field(default_factory=list)
 
@@ -311,6 +313,7 @@ class TablesClient:
         return machine.settings.failure_domain.get("dc", "dc1")
 
     async def _write(self, machine: Machine, write: Write, method: str, body: bytes) -> None:
+        self.shared.waiting[write.number] = write
         try:
             reply = protocol.decode_write_reply(await self.ask(machine, method, body, self._patience_s()))
         except _BEFORE_SENDING as error:
@@ -325,6 +328,7 @@ class TablesClient:
             for part in write.parts:
                 if isinstance(part, Put):
                     self.shared.last_us[part.row] = reply.timestamp_us
+        del self.shared.waiting[write.number]
         write.returned_s = self.cluster.world.now
         if write.why in ("version_mismatch", "not_found"):
             await self.refresh(machine)
@@ -340,7 +344,23 @@ class TablesClient:
     async def _get(self, machine: Machine) -> None:
         table = self._table()
         rows = {self._row(table): None for _ in range(1 if self.rng.random() < 0.8 else 3)}
+        if self.rng.random() < 0.7 and (doubtful := self._doubtful()) is not None:
+            # Whether it is there is what nobody knows: several look, one after the other.
+            table = self.catalog.tables[doubtful.table]
+            for _ in range(3):
+                await self.get(self.rng.choice(list(self._machines.values())), table, [doubtful], Level.QUORUM)
+            return
         await self.get(machine, table, list(rows), self._read_level())
+
+    def _doubtful(self) -> Row | None:
+        """A row that somebody has been writing for longer than that should take."""
+        for write in self.shared.waiting.values():
+            if self.cluster.world.now - write.invoked_s > _SLOW_S:
+                rows = [part.row for part in write.parts if isinstance(part, Put)]
+                known = [row for row in rows if row.table in self.catalog.tables]
+                if known:
+                    return known[0]
+        return None
 
     async def get(self, machine: Machine, table: Table, rows: list[Row], level: Level, *, final: bool = False) -> str:
         """Read rows by their keys; why that was not possible, or nothing."""
