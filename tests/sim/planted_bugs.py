@@ -1,4 +1,4 @@
-"""Bugs that a consensus implementation or a governor might have, each as a patch of one line of product code.
+"""Bugs that a consensus implementation, a governor or a table store might have, each as a patch of one line.
 
 They keep the simulator honest: each must be found, by invariants that know nothing of it, within 200 seeds. A patch
 whose text is not in the source exactly once is an error, so that a bug never silently stops being planted.
@@ -24,14 +24,21 @@ SEEDS = 200
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """`old` becomes `new` in `file` (of the package); the bug is hunted in `scenario`."""
+    """`old` becomes `new` in `file` (of the package); the bug is hunted in `scenario`.
+
+    `seed` is one that has found it, for a quicker hunt: whoever changes schedules may have to look for another (run
+    this as a script).
+    """
 
     name: str
     file: str
     old: str
     new: str
     scenario: str = "chaos"
+    seed: int | None = None
 
+
+_FORGET = "        forget_before_ms=max(0, min(now_ms - options.gc_grace_s * 1000, repaired_through_ms, oldest_pending_ms)),\n"  # noqa: E501
 
 BUGS = (
     PlantedBug(
@@ -168,6 +175,81 @@ BUGS = (
         "        target = Standing(grade, grades.target.incarnation)\n",
         "topology",
     ),
+    # Of tables.
+    PlantedBug(
+        "a write answered before it is synced",
+        "storage/mutation_log.py",
+        "                self._log.sync(partial(self._synced, mutations, dones))\n",
+        "                self._call_soon(partial(self._synced, mutations, dones, None))\n",
+        "tables",
+        seed=23,
+    ),
+    PlantedBug(
+        "of equal timestamps the one that comes last wins",
+        "rows/merge.py",
+        "        if cell.stamp_us <= latest and ((known := cells.get(id)) is None or cell > known):\n",
+        "        if cell.stamp_us <= latest and ((known := cells.get(id)) is None or cell[0] >= known[0]):\n",
+        "tables",
+        seed=6,
+    ),
+    PlantedBug(
+        "replay from a foreign position",
+        "node/replicas/replaying.py",
+        "    positions = {incarnation: each.replica.position for incarnation, each in waiting.items()}\n",
+        "    positions = dict.fromkeys(waiting, max([0, *(each.replica.position for each in waiting.values())]))\n",
+        "tables",
+        seed=0,
+    ),
+    PlantedBug(
+        "a new replica takes over the incarnation of an old one",
+        "storage/mutation_log.py",
+        "        self.incarnation += 1\n",
+        "        self.incarnation = max(self.incarnation, 1)\n",
+        "tables",
+        seed=0,
+    ),
+    PlantedBug(
+        "equal timestamps collide",
+        "rows/hashing.py",
+        '    return murmur3_of()(value).to_bytes(HASH_BYTES, "big", signed=True)\n',
+        "    return bytes(HASH_BYTES)\n",
+        "tables",
+        seed=0,
+    ),
+    PlantedBug(
+        "a deletion forgotten before all replicas have it",
+        "rows/folding.py",
+        _FORGET,
+        "        forget_before_ms=max(0, now_ms - options.gc_grace_s * 1000),\n",
+        "tables",
+        seed=7,
+    ),
+    PlantedBug(
+        "a read repair that does not block",
+        "node/router/reads.py",
+        "            await self._bring_in_step(found, {each for each in full if not found.lacking[each]})\n",
+        "            self._reads.spawn(self._bring_in_step(found, {e for e in full if not found.lacking[e]}))\n",
+        "tables",
+        seed=5,
+    ),
+    PlantedBug(
+        "the fence ignored",
+        "node/serving.py",
+        "        if version < self._view.fence:\n",
+        "        if False:\n",
+        "tables",
+        seed=32,
+    ),
+    PlantedBug(
+        "a hint taken after a newer deletion is forgotten",
+        "rows/folding.py",
+        _FORGET,
+        # As far back as a round of repair began, though hints from before it may live for a while.
+        "        forget_before_ms=min(now_ms - options.gc_grace_s * 1000, "
+        "repaired_through_ms + now_ms - oldest_pending_ms),\n",
+        "tables",
+        seed=7,
+    ),
 )
 
 
@@ -184,13 +266,22 @@ def plant(bug: PlantedBug, package: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def hunt(bug: PlantedBug, *, seeds: int = SEEDS, timeout_s: float = 1200) -> dict[str, object]:
+def hunt(bug: PlantedBug, *, first: int = 0, seeds: int = SEEDS, timeout_s: float = 1200) -> dict[str, object]:
     """Run seeds on a copy of the package with the bug in it until one fails; the report of `trimtab sim --json`."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         package = Path(folder) / "trimtab"
         shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
         plant(bug, package)
-        command = [sys.executable, "-m", "trimtab", "sim", "--seeds", f"0:{seeds}", "--scenario", bug.scenario]
+        command = [
+            sys.executable,
+            "-m",
+            "trimtab",
+            "sim",
+            "--seeds",
+            f"{first}:{first + seeds}",
+            "--scenario",
+            bug.scenario,
+        ]
         done = subprocess.run(
             [*command, "--fail-fast", "--json"],
             env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
