@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from trimtab.node.replicas.replica import Replica
+from trimtab.rows.errors import BadRow
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import Forgetting
 from trimtab.rows.protocol import RangeRead
 from trimtab.rows.reading import NO_LIMITS, read_range
+from trimtab.sim.checks import Violation
 from trimtab.sim.governed import GovernedCluster
 
 _ALL_ROWS = 1 << 40
@@ -30,7 +32,7 @@ def owed(cluster: GovernedCluster) -> str | None:
 
 
 def differing(cluster: GovernedCluster) -> str | None:
-    """Which replicas differ, and in what; None: all are open, and those of a tablet hold the same rows.
+    """Which replicas differ, and in what; None: all are open, and those of a tablet hold the same rows. Violation.
 
     Deletions that a round of repair has covered may be forgotten by some and not yet by others: they are left out.
     """
@@ -51,7 +53,10 @@ def differing(cluster: GovernedCluster) -> str | None:
             found.setdefault((replica.table, replica.tablet), []).append((machine.name, replica, layout))
     for (table, tablet), replicas in sorted(found.items()):
         forgetting = Forgetting(max(replica.repaired_through_ms for _, replica, _ in replicas))
-        contents = {name: contents_of(replica, layout, forgetting) for name, replica, layout in replicas}
+        try:
+            contents = {name: contents_of(replica, layout, forgetting) for name, replica, layout in replicas}
+        except BadRow as error:
+            raise Violation(f"tablet {tablet} of table {table} holds what can't be its own: {error}") from error
         first, *others = contents
         for other in others:
             if contents[first] != contents[other]:
