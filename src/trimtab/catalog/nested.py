@@ -26,11 +26,11 @@ _ABSENT = _pack_size(-1)
 
 
 def split_elements(cell: bytes, name: str, per_entry: int = 1) -> list[bytes]:
-    """The cells in a collection's cell; ValueError where it is damaged or too long."""
+    """The cells in a collection's cell, however many: what is added to one piece by piece has no bound of its own."""
     try:
         (count,) = _unpack_size(cell, 0)
-        if not 0 <= count <= MAX_ELEMENTS:
-            raise ValueError(f"a cell of {name} with {count} elements; it has 0 to {MAX_ELEMENTS}")
+        if count < 0:
+            raise ValueError(f"a cell of {name} with {count} elements")
         position, found = 4, []
         for _ in range(count * per_entry):
             (size,) = _unpack_size(cell, position)
@@ -45,6 +45,13 @@ def split_elements(cell: bytes, name: str, per_entry: int = 1) -> list[bytes]:
     if position != len(cell):
         raise ValueError(f"a cell of {name} with {len(cell)} bytes, where its elements end at {position}")
     return found
+
+
+def given_elements(cell: bytes, name: str, per_entry: int = 1) -> list[bytes]:
+    """As `split_elements`, of a cell that comes with a request: ValueError too where it has more than one may give."""
+    if (count := int.from_bytes(cell[:4], "big", signed=True)) > MAX_ELEMENTS:
+        raise ValueError(f"a cell of {name} with {count} elements; at most {MAX_ELEMENTS} are given at once")
+    return split_elements(cell, name, per_entry)
 
 
 def join_elements(cells: Sequence[bytes], per_entry: int = 1) -> bytes:
@@ -125,10 +132,10 @@ def list_of(element: Type, multicell: bool) -> Type:
         return _each(element.deserialize, split_elements(cell, name), place)
 
     def validate(cell: bytes) -> None:
-        _each(element.validate, split_elements(cell, name), place)
+        _each(element.validate, given_elements(cell, name), place)
 
     def canonical(cell: bytes) -> bytes:
-        return join_elements(_each(element.canonical, split_elements(cell, name), place))
+        return join_elements(_each(element.canonical, given_elements(cell, name), place))
 
     return Type(
         name=name,
@@ -161,14 +168,14 @@ def set_of(element: Type, multicell: bool) -> Type:
         return join_elements(sorted(cells, key=by_order))
 
     def validate(cell: bytes) -> None:
-        cells = split_elements(cell, name)
+        cells = given_elements(cell, name)
         _each(element.validate, cells, place)
         # What is stored element by element is sorted there; what is stored as one has to be sorted here.
         if not multicell:
             _check_sorted(cells, by_order, name)
 
     def canonical(cell: bytes) -> bytes:
-        return join_elements(sorted(set(_each(element.canonical, split_elements(cell, name), place)), key=by_order))
+        return join_elements(sorted(set(_each(element.canonical, given_elements(cell, name), place)), key=by_order))
 
     return Type(
         name=name,
@@ -214,6 +221,10 @@ def map_of(key: Type, value: Type, multicell: bool) -> Type:
         cells = split_elements(cell, name, 2)
         return cells[::2], cells[1::2]
 
+    def given(cell: bytes) -> tuple[list[bytes], list[bytes]]:
+        cells = given_elements(cell, name, 2)
+        return cells[::2], cells[1::2]
+
     def deserialize(cell: bytes) -> dict[Any, Any]:
         keys, values = split(cell)
         return dict(
@@ -225,14 +236,14 @@ def map_of(key: Type, value: Type, multicell: bool) -> Type:
         return tuple(zip(_each(key.hashable, keys, key_place), _each(value.hashable, values, value_place), strict=True))
 
     def validate(cell: bytes) -> None:
-        keys, values = split(cell)
+        keys, values = given(cell)
         _each(key.validate, keys, key_place)
         _each(value.validate, values, value_place)
         if not multicell:
             _check_sorted(keys, by_order, name)
 
     def canonical(cell: bytes) -> bytes:
-        keys, values = split(cell)
+        keys, values = given(cell)
         return flat(
             dict(zip(_each(key.canonical, keys, key_place), _each(value.canonical, values, value_place), strict=True))
         )

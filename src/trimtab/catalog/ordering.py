@@ -22,9 +22,10 @@ def number(code: str) -> Callable[[bytes], int]:
 
     def order(cell: bytes) -> int:
         try:
-            return unpack(cell)[0]  # type: ignore[no-any-return]
+            value: int = unpack(cell)[0]
         except struct.error:
             raise ValueError(f"a cell of {len(cell)} bytes is not a number of {struct.calcsize(code)}") from None
+        return value
 
     return order
 

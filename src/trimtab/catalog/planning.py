@@ -114,11 +114,6 @@ def _alter_keyspace(asking: Asking, command: commands.AlterKeyspace) -> None:
     replication = _replication(asking, command.name, command.replication)
     if replication == known.replication:
         return
-    if tables := [name for keyspace, name in asking.draft.ids if keyspace == command.name]:
-        raise SchemaError(
-            f"the replication of {command.name} can't be changed while it has tables ({len(tables)}): replicas can't "
-            f"be moved or added yet; create another keyspace with the replication {_shown(replication)}"
-        )
     asking.emit(updates.ReplicationChanged(command.name, replication))
 
 
@@ -173,10 +168,6 @@ def _replication(asking: Asking, keyspace: str, asked: Mapping[str, int] | int) 
                 "shall have none"
             )
     return {name: asked[name] for name in sorted(asked)}
-
-
-def _shown(replication: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={number}" for name, number in replication.items())
 
 
 _RULES: dict[type, Callable[[Asking, Any], None]] = {

@@ -198,9 +198,12 @@ def _whole(text: str) -> int:
 
 def _float(text: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except (ValueError, OverflowError):
         raise refused("a number", text) from None
+    if math.isinf(found) and any(each.isdigit() for each in text):
+        raise refused("a number that fits a double", text)  # and not one that becomes infinite on the way
+    return found
 
 
 def _boolean(text: str) -> bool:

@@ -3,8 +3,9 @@
 All that end now end in one write, each with its reason. What has begun is taken back as far as it went:
 
     a join or replacement   the row becomes left: its ids are spent, and a new attempt gets new ones
-    a leave or removal      the instance is normal again, and its transition goes on without it
-    a rebuild               the instance is normal again
+    a leave or removal      the instance is normal again, and its transition goes on without it; drained half way, it
+                            has what it still has
+    a rebuild               the instance is normal again, and what is left of its jobs is cancelled
 
 From write_both_read_new on nothing is taken back: such a request is finished, and says that it was too late.
 """
@@ -13,13 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from trimtab.governor.drains import drained, drains, hopeless, progress
 from trimtab.governor.joins import standing
 from trimtab.governor.obstacles import obstacle, undecided
+from trimtab.governor.rebuilds import failed_rebuild, open_jobs
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Commit, StepKind
 from trimtab.governor.transitions import UNDER_WAY, ready_to_join
 from trimtab.governor.wording import name, seconds
 from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.jobs.protocol import SteerJob
+from trimtab.jobs.rules import CANCEL, steer
+from trimtab.tablets.departures import bound
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING
 from trimtab.topology.lifecycle import prunable, too_late
@@ -53,7 +59,8 @@ def give_up(state: ClusterState) -> Commit | None:
     waiting = {n: r for n, r in open_now.items() if r.kind not in JOINING and r.kind not in GLOBAL_KINDS}
     if not waiting or state.view.transition is not None or state.in_office_ms < state.patience.offline_after_ms:
         return None
-    if any(r.state is RequestState.RUNNING or undecided(state, n) for n, r in waiting.items()):
+    at_work = (r.state is RequestState.RUNNING and not drained(state, r) for r in waiting.values())
+    if any(at_work) or any(undecided(state, number) for number in waiting):
         return None
     # A joiner that gets in may be what the others wait for.
     if any(r.kind in JOINING for r in open_now.values()):
@@ -92,8 +99,14 @@ def _ending(state: ClusterState, number: int) -> Ending | None:
     if not deadline_ms and state.patience.request_timeout_ms:
         deadline_ms = request.asked_ms + state.patience.request_timeout_ms
     if deadline_ms and _is_over(state, request, deadline_ms):
-        why = obstacle(state, number) if request.state is RequestState.PENDING else None
+        why = obstacle(state, number) if request.state is RequestState.PENDING or drains(state, request) else None
+        if why is None and drains(state, request) and bound(state.tables, request.raft_id):
+            why = progress(state, request)
         return RequestState.FAILED, _too_late(request, deadline_ms) + (f": {why}" if why else "")
+    if why := hopeless(state, number):
+        return RequestState.CANCELLED, f"it can't go on: {why}"
+    if why := failed_rebuild(state, request):
+        return RequestState.FAILED, why
     return None
 
 
@@ -139,6 +152,9 @@ def _end(state: ClusterState, endings: dict[int, Ending]) -> Commit:
         request = draft.request(number)
         if request.state is RequestState.RUNNING:
             _take_back(draft, request, f"request {number} ({request.kind.value}) {ending.value}: {reason}")
+            for job in open_jobs(state, request):
+                order = SteerJob(job.number, CANCEL, f"request {number} {ending.value}: {reason}")
+                draft.job(steer(state.jobs, order, state.now_ms))
         draft.end_request(number, ending, reason)
         about = _about(state, request)
         named = (about,) if request.join is not None or request.raft_id else ()

@@ -18,6 +18,7 @@ from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Commit, StepKind
 from trimtab.governor.wording import listed
 from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.tablets.departures import only_copies
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING, admitted, coordinator_refusal
 from trimtab.topology.records import PRIORITY, RequestState, instance_key
@@ -42,10 +43,15 @@ def admit(state: ClusterState) -> Commit | None:
             if doubtful(state, replaced[0]):
                 continue
             draft.depend(instance_key(replaced[0]))
-            # What it holds is judged by, and changes with the schema.
+            # What nobody else holds is judged by the tables there are.
             draft.depend(CATALOG_VERSION)
         decided.append(number)
-        reason = coordinator_refusal(seen, number, lambda raft_id: standing(state, raft_id), state.holds)
+        reason = coordinator_refusal(
+            seen,
+            number,
+            lambda raft_id: standing(state, raft_id),
+            lambda raft_id: only_copies(state.view, state.tables, raft_id),
+        )
         if reason is not None:
             draft.end_request(number, RequestState.FAILED, reason)
             draft.tell(f"{ticket.instance_id} at {ticket.address} was refused: {reason}", names=(ticket.instance_id,))

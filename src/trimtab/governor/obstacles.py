@@ -2,8 +2,8 @@
 
 A request that can't go on now waits, because what is missing may come. When none of those that wait can, nobody is
 left to make a difference: then all of them are cancelled, each with its own obstacle (`endings`). To what
-`trimtab.topology.lifecycle` knows, the governor adds the votes: nobody may leave if those who are left could then not
-decide anything.
+`trimtab.topology.lifecycle` knows, the governor adds the replicas and the votes: nobody may leave if those who are left
+could not hold what is declared, or could not decide anything.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from trimtab.governor.joins import doubtful, standing
 from trimtab.governor.state import ClusterState
 from trimtab.governor.voters import stuck
 from trimtab.governor.wording import name
+from trimtab.tablets.departures import asked_to_go, stays_because
 from trimtab.topology.lifecycle import blocked
 from trimtab.topology.records import GLOBAL_KINDS, RequestKind
 from trimtab.topology.states import NodeState
@@ -34,8 +35,19 @@ def obstacle(state: ClusterState, number: int, with_them: Collection[int] = ()) 
     if why := blocked(state.view, number, lambda raft_id: standing(state, raft_id)):
         return why
     if request.kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        return _nobody_left(state, request.raft_id, with_them)
+        return held_back(state, number) or _nobody_left(state, request.raft_id, with_them)
     return None
+
+
+def held_back(state: ClusterState, number: int) -> str | None:
+    """Why what an instance has can't be anywhere else, so that it may not go; None: it may.
+
+    Those go first that were asked first: where not all can, somebody can.
+    """
+    request = state.view.requests[number]
+    first = {raft_id for raft_id, other in asked_to_go(state.view).items() if other < number}
+    gone = first | state.lost
+    return stays_because(state.view, state.tables, request.raft_id, request.kind, gone)
 
 
 def undecided(state: ClusterState, number: int) -> bool:

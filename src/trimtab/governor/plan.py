@@ -16,11 +16,16 @@ from trimtab.governor.answers import answer
 from trimtab.governor.climbing import go_online, replicate, shard, sync
 from trimtab.governor.detection import find_silent
 from trimtab.governor.down import fence_off, mark_down
+from trimtab.governor.drains import begin_drains
 from trimtab.governor.endings import end_early, give_up, prune
+from trimtab.governor.jobs import admit_jobs, find_driver_gone, prune_jobs, release_jobs, undo_jobs
 from trimtab.governor.joins import admit
 from trimtab.governor.leadership import hand_over
 from trimtab.governor.learners import change_learners
-from trimtab.governor.rebuilds import begin_rebuilds, end_rebuilds, next_global
+from trimtab.governor.loads import end_loads, publish_loads, tidy_loads
+from trimtab.governor.moves import advance_moves, ask_moves, begin_moves, cross_moves
+from trimtab.governor.rebalances import note_rebalances
+from trimtab.governor.rebuilds import begin_rebuilds, end_rebuilds, go_on_rebuilding, next_global
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import SLOTS, Step
 from trimtab.governor.transitions import begin, go_on
@@ -42,7 +47,9 @@ RULES: tuple[Rule, ...] = (
     go_on,
     admit,
     begin,
+    begin_drains,
     end_rebuilds,
+    go_on_rebuilding,
     begin_rebuilds,
     give_up,
     next_global,
@@ -52,8 +59,26 @@ RULES: tuple[Rule, ...] = (
     replicate,
     shard,
     go_online,
+    # Tablet transitions
+    ask_moves,
+    advance_moves,
+    cross_moves,
+    # Balancing
+    begin_moves,
+    # Loads
+    publish_loads,
+    end_loads,
+    # Jobs
+    find_driver_gone,
+    release_jobs,
+    admit_jobs,
+    undo_jobs,
+    # Tablets
+    note_rebalances,
     # Tidying up
     prune,
+    prune_jobs,
+    tidy_loads,
 )
 
 

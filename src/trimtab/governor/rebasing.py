@@ -13,10 +13,12 @@ from dataclasses import replace
 import msgspec
 
 from trimtab.governor.steps import Write
+from trimtab.tablets import transitions
 from trimtab.topology.records import (
     FENCE_KEY,
     INSTANCES,
     TRANSITION_KEY,
+    TRANSITIONS,
     VERSION_KEY,
     decode_instance,
     decode_transition,
@@ -56,3 +58,7 @@ def _raise_version(puts: dict[bytes, bytes], before: int, after: int) -> None:
             transition = decode_transition(value)
             if transition.version == before:
                 puts[key] = encode(msgspec.structs.replace(transition, version=after))
+        elif key.startswith(TRANSITIONS):
+            moving = transitions.decode_transition(value)
+            if moving.version == before:
+                puts[key] = transitions.encode(msgspec.structs.replace(moving, version=after))

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from trimtab.tablets.move_protocol import MovingTablet
 from trimtab.topology.protocol import JoinResponse
 
 
@@ -28,6 +29,17 @@ class StepKind(enum.Enum):
     REPLICATE = "replicate"
     SHARD = "shard"
     ONLINE = "online"
+    MOVE_PREPARE = "move_prepare"
+    MOVE_ADOPT = "move_adopt"
+    MOVE_CLEAN = "move_clean"
+    MOVE = "move"
+    MOVE_CROSS = "move_cross"
+    MOVE_BEGIN = "move_begin"
+    REBALANCE = "rebalance"
+    JOB = "job"
+    ADOPT = "adopt"
+    LOAD = "load"
+    LOAD_END = "load_end"
 
 
 # How many steps of a kind may be in flight at once: a stuck one never starves the rest.
@@ -44,6 +56,20 @@ SLOTS: dict[StepKind, int] = {
     StepKind.REPLICATE: 2,
     StepKind.SHARD: 1,
     StepKind.ONLINE: 1,
+    # Of one instance at a time; one that is slow holds up no other.
+    StepKind.MOVE_PREPARE: 16,
+    StepKind.MOVE_ADOPT: 16,
+    StepKind.MOVE_CLEAN: 16,
+    # One write and one barrier for all tablets that are ready for it.
+    StepKind.MOVE: 1,
+    StepKind.MOVE_CROSS: 1,
+    StepKind.MOVE_BEGIN: 1,
+    StepKind.REBALANCE: 1,
+    StepKind.JOB: 4,
+    # Of one table at a time; an instance that is slow to take a load over holds up no other table.
+    StepKind.ADOPT: 8,
+    StepKind.LOAD: 8,
+    StepKind.LOAD_END: 1,
 }
 
 
@@ -52,7 +78,7 @@ class StepKey:
     """What a step is about, to know it again while it is in flight."""
 
     kind: StepKind
-    subjects: tuple[int, ...]  # raft ids; request numbers for REQUEST and ANSWER
+    subjects: tuple[int, ...]  # raft ids; numbers of requests (REQUEST, ANSWER), of jobs (JOB), of tables (of loads)
 
 
 # What one write may hold, encoded: a quarter of what a command may. Steps are cut accordingly.
@@ -186,6 +212,49 @@ class Answer(Step):
     address: str = ""
     response: JoinResponse = field(default_factory=lambda: JoinResponse("", "", False))
     write: Write = field(default_factory=lambda: Write({}))
+
+
+@dataclass(frozen=True)
+class Adopt(Step):
+    """Ask instances to take over the files of a committed load; then write who has, and what follows from that.
+
+    What follows is decided on the state as it then is (`loads.publishing`): a load does not change once it is
+    committed.
+    """
+
+    table: int = 0
+    id: str = ""
+    nodes: tuple[int, ...] = ()
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class AskMoves(Step):
+    """Ask one instance to do its part in the moves of tablets. Nothing is written: the leader keeps what it hears.
+
+    `jobs` are those that copied the tablets, in the same order; 0: none.
+    """
+
+    method: str = ""
+    tablets: tuple[MovingTablet, ...] = ()
+    jobs: tuple[int, ...] = ()
+    index: int = 0
+
+    @property
+    def node(self) -> int:
+        return self.subjects[0]
+
+
+@dataclass(frozen=True)
+class CrossMoves(Barrier):
+    """A barrier for all tablets that wait for one; what may then be written is decided on the state as it then is."""
+
+
+@dataclass(frozen=True)
+class CommitMoves(Commit):
+    """A write about moves. `entered`: the stages (or `done`) that it takes tablets to, for those who test."""
+
+    entered: tuple[str, ...] = ()
 
 
 def _merged(writes: list[Write]) -> Write:

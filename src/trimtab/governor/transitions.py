@@ -8,6 +8,7 @@ One transition at a time, of one kind, for all requests of that kind that can go
 kind. Those that can't go yet (a joiner that has not synced, a removal of somebody who is up) hold up nobody. Up to
 write_both_read_old everything can be taken back; from write_both_read_new on it only goes forward.
 
+Nobody leaves while it has replicas (`drains`), but for one that is replaced: what that had is made anew afterwards.
 Nobody becomes `left` while it votes: the votes move first, while it can still be outvoted properly. And nobody leaves
 while it leads.
 """
@@ -20,6 +21,7 @@ from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import Barrier, Commit, StepKind
 from trimtab.governor.wording import name, names
 from trimtab.governor.writes import MAX_BATCH, Draft
+from trimtab.tablets.departures import bound, bound_text
 from trimtab.topology.grades import Grade
 from trimtab.topology.join import JOINING
 from trimtab.topology.records import (
@@ -129,7 +131,16 @@ def keeps_from_leaving(state: ClusterState) -> str | None:
         return f"{name(state.view, state.leader)} leads and has to hand over first"
     if voting := goners & state.voters:
         return f"{names(state.view, voting)} still {'votes' if len(voting) == 1 else 'vote'}"
+    # Somebody may have given it a replica at the moment when it was found to have none.
+    for raft_id in () if _replaces(state) else sorted(goners):
+        if held := bound_text(state.tables, raft_id):
+            return f"{name(state.view, raft_id)} has {held}"
     return None
+
+
+def _replaces(state: ClusterState) -> bool:
+    """Whether those who leave are replaced: what they had is made anew afterwards."""
+    return state.view.transition is not None and state.view.transition.kind is RequestKind.REPLACE
 
 
 def leaving_by_transition(state: ClusterState) -> frozenset[int]:
@@ -168,7 +179,7 @@ def _ready(state: ClusterState, kind: RequestKind) -> list[int]:
             if ready_to_join(state, request) and not _predecessor_busy(state, request):
                 ready.append(number)
             continue
-        if request.state is not RequestState.PENDING or request.raft_id in goners or undecided(state, number):
+        if request.raft_id in goners or undecided(state, number) or bound(state.tables, request.raft_id):
             continue
         if obstacle(state, number, goners) is None:
             ready.append(number)

@@ -15,6 +15,8 @@ import msgspec
 
 from trimtab.governor.state import ClusterState
 from trimtab.governor.steps import MAX_WRITE_BYTES, Told, Write
+from trimtab.jobs.records import JobRecord
+from trimtab.jobs.records import encode as encode_job
 from trimtab.topology.grades import Grade, Grades, set_current, set_target
 from trimtab.topology.records import (
     FENCE_KEY,
@@ -26,6 +28,7 @@ from trimtab.topology.records import (
     TransitionRecord,
     encode,
     instance_key,
+    job_key,
     request_key,
 )
 from trimtab.topology.states import FOLLOWING, NodeState
@@ -135,12 +138,18 @@ class Draft:
         assert self.request(number).state.final, "only requests that ended are forgotten"
         self._deletes.append(request_key(number))
 
+    def job(self, record: JobRecord) -> None:
+        """A job that is new, or changes."""
+        self.depend(job_key(record.number))
+        self._puts[job_key(record.number)] = encode_job(record)
+        self._bytes += len(self._puts[job_key(record.number)])
+
     # What happens to instances and requests again and again
 
     def climb(self, raft_id: int, grade: Grade) -> None:
         """The instance stands at another rung now; Online it has its weight, below it none."""
         grades = set_current(self.instance(raft_id).grades, grade)
-        self.change_instance(raft_id, grades=grades, weight=1.0 if grade is Grade.ONLINE else 0.0)
+        self.change_instance(raft_id, grades=grades, weight=1.0 if grade is Grade.ONLINE else 0.0, down_ms=0)
 
     def go_down(self, raft_id: int) -> None:
         """Current becomes what the target is, Offline or Expelled; routing is told."""
@@ -149,7 +158,9 @@ class Draft:
             self.expel(raft_id, record.reason)
             return
         grades = set_current(record.grades, Grade.OFFLINE)
-        self.change_instance(raft_id, grades=grades, weight=0.0, since_version=self.raise_version())
+        self.change_instance(
+            raft_id, grades=grades, weight=0.0, since_version=self.raise_version(), down_ms=self._now_ms
+        )
 
     def begin_anew(self, raft_id: int) -> None:
         """Another life climbs in the place of one that nobody saw go down: what that one sent has to be fenced off."""

@@ -174,9 +174,7 @@ def decode(data: bytes) -> Command:
         # The common case, without the walk.
         operation = body.operations[0]
         key_bytes = len(operation.key)
-        if 0 < key_bytes <= MAX_KEY_BYTES and (
-            type(operation) is Delete or len(operation.value) <= MAX_VALUE_BYTES  # type: ignore[union-attr]
-        ):
+        if 0 < key_bytes <= MAX_KEY_BYTES and (type(operation) is not Put or len(operation.value) <= MAX_VALUE_BYTES):
             return Command(id, body, now_ms)
     _Check().body(body)
     return Command(id, body, now_ms)
@@ -184,12 +182,35 @@ def decode(data: bytes) -> Command:
 
 def changed_keys(body: Body) -> Iterator[bytes]:
     """Every key that a valid command may put or delete, whichever way its conditions turn out."""
+    for operation in operations_of(body):
+        yield operation.key
+
+
+def operations_of(body: Body) -> Iterator[Operation]:
+    """All that a valid command may do, whichever way its conditions turn out."""
     if isinstance(body, Branch):
-        yield from changed_keys(body.then)
-        yield from changed_keys(body.otherwise)
+        yield from operations_of(body.then)
+        yield from operations_of(body.otherwise)
     elif isinstance(body, Actions):
-        for operation in body.operations:
-            yield operation.key
+        yield from body.operations
+
+
+def examined_keys(body: Body) -> Iterator[bytes]:
+    """Every key that a valid command's conditions look at."""
+    if isinstance(body, Branch):
+        yield from _keys_of(body.condition)
+        yield from examined_keys(body.then)
+        yield from examined_keys(body.otherwise)
+
+
+def _keys_of(condition: Condition) -> Iterator[bytes]:
+    if isinstance(condition, And | Or):
+        for part in condition.conditions:
+            yield from _keys_of(part)
+    elif isinstance(condition, Not):
+        yield from _keys_of(condition.condition)
+    else:
+        yield condition.key
 
 
 class _Check:

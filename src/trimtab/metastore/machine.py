@@ -384,14 +384,14 @@ class _Turn:
         for operation in actions.operations:
             key = operation.key
             old = self._lookup(key)
-            live = old is not None and old[RECORD_BYTES - 1] == LIVE
+            live = old if old is not None and old[RECORD_BYTES - 1] == LIVE else None
             if type(operation) is Put:
-                if live:
-                    create, _, version, _ = RECORD.unpack_from(old)  # type: ignore[arg-type]
+                if live is not None:
+                    create, _, version, _ = RECORD.unpack_from(live)
                     new = RECORD.pack(create, revision, version + 1, LIVE) + operation.value
                 else:
                     new = RECORD.pack(revision, revision, 1, LIVE) + operation.value
-            elif live:
+            elif live is not None:
                 new = RECORD.pack(0, revision, 0, TOMBSTONE)
             else:
                 continue

@@ -7,6 +7,9 @@ the next request (an instance that somebody has asked to leave meanwhile must no
 Those instances get replicas that have their place in the cluster and that nobody has asked to go: the ones that are
 Online, and only where these have too few hosts also the others. One that is down gets its replicas when it is back, and
 catches up before it serves, as with tables that were there before.
+
+Another replication of a keyspace with tables only says what is wanted from now on; where there are hosts enough, the
+planner sees to the rest. Of a table that is dropped nothing is under way any more, either.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trimtab.catalog import keys, updates
+from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.commands import Command
 from trimtab.catalog.errors import SchemaError
 from trimtab.catalog.planning import plan
@@ -27,9 +31,10 @@ from trimtab.tablets.domains import datacenters, domain_of, is_online, may_hold
 from trimtab.tablets.placement import Node, PlacementRefused, place, shortage
 from trimtab.tablets.records import MAX_REPLICAS, chunk_keys, entries
 from trimtab.tablets.ring import choose_count, wrong_count
+from trimtab.tablets.transitions import rebalance_key, transition_key
 from trimtab.tablets.view import TableView
 from trimtab.topology.lifecycle import open_requests
-from trimtab.topology.records import RequestKind, instance_key, request_key
+from trimtab.topology.records import SESSIONS, RequestKind, instance_key
 from trimtab.topology.view import View
 
 # What goes into the same command beside the change itself: conditions, events.
@@ -70,6 +75,10 @@ def plan_change(view: View, tables: TableView, command: Command, request: str, n
     texts = []
     added = [after.tables[table] for table in update.tables_added() if table in after.tables]
     _check_number(sum(table.tablets * sum(after.keyspaces[table.keyspace].replication.values()) for table in added))
+    for change in update.changes:
+        if isinstance(change, ReplicationChanged) and _has_tables(before, change.keyspace):
+            _check_replication(change, nodes, view)
+            depends.update(view.unused(view.next_request()))
     for table in added:
         replication = after.keyspaces[table.keyspace].replication
         placed = _placed(table, replication, nodes, _online(nodes, view), view)
@@ -83,11 +92,12 @@ def plan_change(view: View, tables: TableView, command: Command, request: str, n
             f"version {update.version}"
         )
     if added:
-        depends.add(request_key(view.next_request()))
+        depends.update(view.unused(view.next_request()))
     deletes: list[bytes] = []
     for number in update.tables_dropped():
         if number in before.tables:
             deletes += chunk_keys(number, before.tables[number].tablets)
+            deletes += _moving_keys(tables, number)
     texts += _told(tables, update)
     if not texts:
         texts = [f"schema changed at version {update.version}"]
@@ -127,14 +137,41 @@ def _placed(
     try:
         return place(table.tablets, replication, nodes if shortage(replication, online) else online)
     except PlacementRefused as refused:
-        counted = {node.raft_id for node in nodes}
-        out = sorted(
-            record.instance_id
-            for raft_id, record in view.members().items()
-            if raft_id not in counted and domain_of(record).dc in replication
-        )
-        also = f" (not counted, because they come or go: {', '.join(out[:10])})" if out else ""
+        also = _not_counted(replication, nodes, view)
         raise SchemaError(f"{table.full_name} can't be placed: {refused}{also}") from refused
+
+
+def _not_counted(replication: dict[str, int], nodes: list[Node], view: View) -> str:
+    counted = {node.raft_id for node in nodes}
+    out = sorted(
+        record.instance_id
+        for raft_id, record in view.members().items()
+        if raft_id not in counted and domain_of(record).dc in replication
+    )
+    return f" (not counted, because they come or go: {', '.join(out[:10])})" if out else ""
+
+
+def _has_tables(catalog: Catalog, keyspace: str) -> bool:
+    return any(table.keyspace == keyspace for table in catalog.tables.values())
+
+
+def _check_replication(change: ReplicationChanged, nodes: list[Node], view: View) -> None:
+    replication = dict(change.replication)
+    if sum(replication.values()) > MAX_REPLICAS:
+        raise SchemaError(f"{change.keyspace}: a tablet has at most {MAX_REPLICAS} replicas in all data centres")
+    if why := shortage(replication, nodes):
+        also = _not_counted(replication, nodes, view)
+        raise SchemaError(f"the replication of {change.keyspace} can't be {_spelled(replication)}: {why}{also}")
+
+
+def _moving_keys(tables: TableView, table: int) -> list[bytes]:
+    """What is written about tablets of a table that are under way."""
+    found = [rebalance_key(table)] if table in tables.rebalances else []
+    for tablet, current in sorted(tables.transitions.get(table, {}).items()):
+        found.append(transition_key(table, tablet))
+        if current.session:
+            found.append(SESSIONS + current.session.encode())
+    return found
 
 
 def _loaded(nodes: list[Node], placed: list[tuple[int, ...]]) -> list[Node]:

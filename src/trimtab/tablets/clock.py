@@ -4,12 +4,17 @@ A stamp is the wall clock's time, or one more than the greatest stamp that was g
 what was written after something was seen has the greater stamp, though the clocks of two instances differ. They may
 differ by `max_skew_ms`. A stamp further ahead than that is refused and does not move this clock: one wrong clock must
 not carry all others away, and a write from the future would win over everything written until then.
+
+Stamps of loads, which end in 999, are never given: by its stamp a row can be told to be of a load or not.
 """
 
 from __future__ import annotations
 
 DEFAULT_MAX_SKEW_MS = 500
 MAX_STAMP_US = (1 << 63) - 1
+# Of the stamps of loads: `loads.records.load_stamp`, which is above this ring.
+_STEP_US = 1000
+_LOADS_REST_US = 999
 
 
 class SkewRefused(ValueError):
@@ -34,8 +39,13 @@ class HybridClock:
         """A new stamp, greater than every one before and than `after_us`; SkewRefused if that is too far ahead."""
         if after_us > self.last_us:
             self.observe(after_us, now_us)
-        self.last_us = max(now_us, self.last_us + 1)
-        return self.last_us
+        stamp_us = self.last_us + 1
+        if now_us > stamp_us:
+            stamp_us = now_us
+        if stamp_us % _STEP_US == _LOADS_REST_US:
+            stamp_us += 1
+        self.last_us = stamp_us
+        return stamp_us
 
     def observe(self, stamp_us: int, now_us: int) -> None:
         """Stamps from now on are greater than this one; SkewRefused if it is too far ahead."""

@@ -15,6 +15,7 @@ from trimtab.topology.states import NodeState
 from trimtab.topology.view import View
 
 DEFAULT_RACK = "rack1"
+_PLACED = (NodeState.NORMAL, NodeState.REBUILDING)
 
 
 class Domain(NamedTuple):
@@ -42,7 +43,7 @@ def datacenters(view: View) -> dict[str, int]:
 
 def may_hold(record: InstanceRecord) -> bool:
     """Whether new replicas may be placed there at all: it has its place in the cluster, and is to keep it."""
-    return record.state is NodeState.NORMAL and record.grades.target.grade is not Grade.EXPELLED
+    return record.state in _PLACED and record.grades.target.grade is not Grade.EXPELLED
 
 
 def is_online(record: InstanceRecord) -> bool:

@@ -33,7 +33,8 @@ _MAX_BYTES = (1 << 63) - 1
 class SizesReport(msgspec.Struct, array_like=True, frozen=True):
     """Sizes by table and tablet that changed since the last report. `anew`: forget what was reported before.
 
-    `term` is that of the leader it is meant for.
+    `term` is that of the leader it is meant for. `free_bytes`: what its disk has left beyond the reserve; GONE: it does
+    not say.
     """
 
     raft_id: int
@@ -41,6 +42,7 @@ class SizesReport(msgspec.Struct, array_like=True, frozen=True):
     term: int
     sizes: dict[int, dict[int, int]] = {}
     anew: bool = False
+    free_bytes: int = GONE
 
 
 class SizesNoted(msgspec.Struct, array_like=True, frozen=True):
@@ -75,6 +77,11 @@ class _Column:
         self.bytes = array("q")
         self.total = 0
 
+    def copy(self) -> _Column:
+        made = _Column()
+        made.tablets, made.bytes, made.total = self.tablets[:], self.bytes[:], self.total
+        return made
+
     def note(self, tablet: int, size: int) -> None:
         at = bisect_left(self.tablets, tablet)
         known = at < len(self.tablets) and self.tablets[at] == tablet
@@ -101,10 +108,12 @@ class SizeLedger:
 
     def __init__(self) -> None:
         self._told: dict[int, dict[int, _Column]] = {}
+        self._free: dict[int, int] = {}
 
     def clear(self) -> None:
         """The term is over."""
         self._told.clear()
+        self._free.clear()
 
     def take(self, report: SizesReport, counts: Mapping[int, int]) -> bool:
         """Note a report. `counts` are the tablets of each table there is; others are ignored.
@@ -116,6 +125,7 @@ class SizeLedger:
         told = self._told.get(report.raft_id)
         if told is None:
             return False
+        self._free[report.raft_id] = min(max(report.free_bytes, GONE), _MAX_BYTES)
         for table, sizes in report.sizes.items():
             count = counts.get(table, 0)
             column = told.get(table)
@@ -131,9 +141,32 @@ class SizeLedger:
         """Forget instances that have left, and tables that were dropped."""
         for raft_id in [raft_id for raft_id in self._told if raft_id not in members]:
             del self._told[raft_id]
+            self._free.pop(raft_id, None)
         for told in self._told.values():
             for table in [table for table in told if table not in tables]:
                 del told[table]
+
+    def told(self, raft_id: int) -> int:
+        """How many replicas an instance has reported; -1: it has not reported at all."""
+        told = self._told.get(raft_id)
+        return -1 if told is None else sum(len(column.tablets) for column in told.values())
+
+    def copy(self) -> SizeLedger:
+        """The same, for somebody who looks at it for a while."""
+        made = SizeLedger()
+        made._told = {
+            raft_id: {table: column.copy() for table, column in told.items()} for raft_id, told in self._told.items()
+        }
+        made._free = self._free.copy()
+        return made
+
+    def free_of_all(self) -> dict[int, int]:
+        """What the disks have left of all instances that have said so."""
+        return {raft_id: size for raft_id, size in sorted(self._free.items()) if size != GONE}
+
+    def free(self, raft_id: int) -> int:
+        """What an instance's disk has left; GONE if it has not said."""
+        return self._free.get(raft_id, GONE)
 
     def totals(self) -> dict[int, int]:
         """The bytes of every instance that has reported."""

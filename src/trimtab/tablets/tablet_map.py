@@ -5,19 +5,23 @@ A map knows its tablets as its chunks come in; they come together, because they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 
-from trimtab.tablets.records import CHUNK_TABLETS, Chunk, Replicas
+from trimtab.tablets.records import CHUNK_TABLETS, Chunk, Replicas, pack
+
+_DIGEST_BYTES = 16
 
 
 class TabletMap:
     """Of one table. Changed only by whoever keeps the view."""
 
-    __slots__ = ("_chunks", "_loads", "count")
+    __slots__ = ("_chunks", "_digest", "_loads", "count")
 
     def __init__(self) -> None:
         self._chunks: dict[int, Chunk] = {}
         self._loads: dict[int, int] | None = None
+        self._digest = b""
         self.count = 0  # tablets that are known
 
     def change(self, number: int, chunk: Chunk | None) -> None:
@@ -27,7 +31,15 @@ class TabletMap:
         else:
             self._chunks[number] = chunk
         self._loads = None
+        self._digest = b""
         self.count = sum(each.count for each in self._chunks.values())
+
+    def copy(self) -> TabletMap:
+        """The same, for somebody who looks at it for a while; chunks don't change."""
+        made = TabletMap()
+        made._chunks, made.count = dict(self._chunks), self.count
+        made._loads, made._digest = self._loads, self._digest
+        return made
 
     def replicas(self, tablet: int) -> Replicas:
         """The raft ids of those that hold a tablet; KeyError where nothing is known of it."""
@@ -56,6 +68,15 @@ class TabletMap:
         """The chunks as they are stored, in order."""
         return [self._chunks[number].data for number in sorted(self._chunks)]
 
+    def digest(self) -> bytes:
+        """The same for two who know all replicas of a table at the same places; made once for every change."""
+        if not self._digest:
+            found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+            for data in self.packed():
+                found.update(data)
+            self._digest = found.digest()
+        return self._digest
+
     def __iter__(self) -> Iterator[tuple[int, Replicas]]:
         """Tablets and their replicas, in order."""
         for number in sorted(self._chunks):
@@ -63,6 +84,18 @@ class TabletMap:
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
+
+    def with_changes(self, changed: Mapping[int, Replicas]) -> TabletMap:
+        """The same but for some tablets, which have these replicas."""
+        found = TabletMap()
+        chunks = {tablet // CHUNK_TABLETS for tablet in changed}
+        for number, chunk in self._chunks.items():
+            if number in chunks:
+                first = number * CHUNK_TABLETS
+                tablets = [changed.get(first + within, replicas) for within, replicas in enumerate(chunk)]
+                chunk = Chunk(pack(tablets))
+            found.change(number, chunk)
+        return found
 
     @classmethod
     def unpacked(cls, chunks: list[bytes]) -> TabletMap:

@@ -60,20 +60,23 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def section(name: str) -> str:
-    return f"<!-- {name}: begin -->\n{SECTIONS[name]()}\n<!-- {name}: end -->"
+Sections = Mapping[str, Callable[[], str]]
 
 
-def with_sections(document: str) -> str:
+def section(name: str, sections: Sections = SECTIONS) -> str:
+    return f"<!-- {name}: begin -->\n{sections[name]()}\n<!-- {name}: end -->"
+
+
+def with_sections(document: str, sections: Sections = SECTIONS) -> str:
     """The document with every section that it has made anew."""
-    for name in SECTIONS:
-        document = section(name).join(_marked(name).split(document))
+    for name in sections:
+        document = section(name, sections).join(_marked(name).split(document))
     return document
 
 
-def stale_sections(document: str) -> list[str]:
+def stale_sections(document: str, sections: Sections = SECTIONS) -> list[str]:
     """The sections in the document that are not what the tables say; those it does not have don't count."""
-    return [name for name in SECTIONS for found in _marked(name).findall(document) if found != section(name)]
+    return [name for name in sections for found in _marked(name).findall(document) if found != section(name, sections)]
 
 
 def _marked(name: str) -> re.Pattern[str]:

@@ -36,6 +36,7 @@ def founder_record(
     http_address: str = "",
     capacity_bytes: int = 0,
     now_ms: int = 0,
+    bulk_address: str = "",
 ) -> InstanceRecord:
     """The row of an instance that founds: a normal member from the start, Offline until it says it runs. ValueError."""
     domain = failure_domain or {}
@@ -44,6 +45,7 @@ def founder_record(
         names.unreachable_address(address),
         names.wrong_failure_domain(domain),
         names.wrong_address(http_address) if http_address else None,
+        names.wrong_address(bulk_address) if bulk_address else None,
     ):
         if wrong:
             raise ValueError(wrong)
@@ -58,6 +60,7 @@ def founder_record(
         release=release,
         http_address=http_address,
         joined_ms=now_ms,
+        bulk_address=bulk_address,
     )
 
 

@@ -114,11 +114,11 @@ def asked_to_join(asked: JoinRequest, now_ms: int, deadline_ms: int) -> RequestR
 
 
 def coordinator_refusal(
-    view: View, number: int, alive: Alive, holds: Callable[[int], str] = lambda _raft_id: ""
+    view: View, number: int, alive: Alive, only_copies: Callable[[int], str] = lambda _raft_id: ""
 ) -> str | None:
     """Why the request can't be accepted, by the leader's own view; None: admit it.
 
-    `holds` says in words which replicas an instance holds; empty: none.
+    `only_copies` says in words of which tablets nobody but an instance has a replica; empty: there are none.
     """
     ticket = _ticket(view, number)
     return (
@@ -126,7 +126,7 @@ def coordinator_refusal(
         or _release_refusal(view, ticket)
         or uuid_refusal(view, ticket)
         or _domain_refusal(view, ticket)
-        or _replace_refusal(view, number, ticket, alive, holds)
+        or _replace_refusal(view, number, ticket, alive, only_copies)
         or _id_refusal(view, ticket, alive)
         or _twin_refusal(view, ticket, number)
         or _address_refusal(view, ticket)
@@ -151,6 +151,7 @@ def admitted(view: View, number: int, now_ms: int) -> Admission:
         http_address=ticket.http_address,
         joined_ms=now_ms,
         replaces=replaced[0] if replaced else 0,
+        bulk_address=ticket.bulk_address,
     )
     request = msgspec.structs.replace(
         view.requests[number], state=RequestState.RUNNING, raft_id=raft_id, started_ms=now_ms
@@ -214,6 +215,7 @@ def _malformed(ticket: JoinTicket) -> str | None:
         or names.wrong_uuid(ticket.nonce)
         or names.unreachable_address(ticket.address)
         or (names.wrong_address(ticket.http_address) if ticket.http_address else None)
+        or (names.wrong_address(ticket.bulk_address) if ticket.bulk_address else None)
         or names.wrong_failure_domain(ticket.failure_domain)
         or (names.wrong_instance_id(ticket.replaces) if ticket.replaces else None)
         or (None if ticket.capacity_bytes >= 0 else f"a capacity of {ticket.capacity_bytes} bytes is below zero")
@@ -285,7 +287,7 @@ def _domain_refusal(view: View, ticket: JoinTicket) -> str | None:
 
 
 def _replace_refusal(
-    view: View, number: int, ticket: JoinTicket, alive: Alive, holds: Callable[[int], str]
+    view: View, number: int, ticket: JoinTicket, alive: Alive, only_copies: Callable[[int], str]
 ) -> str | None:
     if not ticket.replaces:
         return None
@@ -300,11 +302,11 @@ def _replace_refusal(
             f"'{ticket.replaces}' (raft id {raft_id}) is alive, and only a dead instance can be replaced; stop it "
             f"first, or join as a new one and then: trimtab decommission {ticket.replaces}"
         )
-    if held := holds(raft_id):
-        # A newcomer can't be given what it held before replicas can be rebuilt elsewhere.
+    if held := only_copies(raft_id):
+        # With it they would be gone for good, and nobody would look for them any more.
         return (
-            f"'{ticket.replaces}' holds {held}, and replicas can't be rebuilt on another instance yet; start "
-            f"'{ticket.replaces}' again, or join as a new one without --replace"
+            f"'{ticket.replaces}' has {held}, and nobody can make those anew; start '{ticket.replaces}' again, or join "
+            "as a new one without --replace, or drop those tables first"
         )
     for other, request in view.requests.items():
         if other != number and not request.state.final and request.raft_id == raft_id:

@@ -1,16 +1,18 @@
 """Requests of operators, from the asking to the end: what may be asked, in which order it is done, what may be undone.
 
     request    of                        refused if
-    leave      a living instance         it is dead (remove it), the last member, or holds replicas
-    remove     a dead instance           it lives (decommission it, or stop it first), is the last member, or holds
-                                         replicas
+    leave      a living instance         it is dead (remove it), the last member, or the others can't hold what it has
+    remove     a dead instance           it lives (decommission it, or stop it first), is the last member, has the only
+                                         copy of a tablet, or the others can't hold what it has
+    expel      either of these           also while it has replicas, unless they are to be moved away (`drain`)
     rebuild    a normal instance         it is anything else
     barrier    the whole cluster         never
 
 `join` and `replace` are asked by the instances themselves (see `join`). An instance has one request at a time. Requests
 are taken by urgency (replace > join > remove > leave > rebuild, then the global ones), and in order of asking within
-one kind. Replicas can't be moved yet, so whoever holds some stays: with it the only copy might go. A request can be
-taken back until reads go to the new topology: from then on it only goes forward. All ended requests keep their reason.
+one kind. Whoever is to go keeps its place until its replicas are elsewhere (`tablets.departures` knows which can be). A
+request can be taken back until reads go to the new topology: from then on it only goes forward. All ended requests keep
+their reason.
 """
 
 from __future__ import annotations
@@ -63,12 +65,13 @@ def create(
     now_ms: int,
     *,
     holds: Callable[[int], str] = lambda _raft_id: "",
+    keeps: Callable[[int, RequestKind], str | None] = lambda _raft_id, _kind: None,
     timeout_ms: int = 0,
 ) -> RequestRecord:
     """The record of a new request; RequestRefused where it can't be.
 
-    `holds` says in words which replicas an instance holds (empty: none); `timeout_ms` is for requests that bring none
-    of their own (0: for ever).
+    `holds` says in words which replicas an instance holds (empty: none), and `keeps` why the others can't do without it
+    (None: they can); `timeout_ms` is for requests that bring none of their own (0: for ever).
     """
     if not 0 <= asked.timeout_ms <= MAX_TIMEOUT_MS:
         raise RequestRefused(INVALID, f"timeout_ms must be from 0 to {MAX_TIMEOUT_MS}, not {asked.timeout_ms}")
@@ -93,8 +96,12 @@ def create(
         _check_rebuild(raft_id, record, alive)
     else:
         _check_going(view, raft_id, record, kind, alive)
-        if held := holds(raft_id):
-            raise RequestRefused(CONFLICT, cannot_go(record.instance_id, held))
+        held = holds(raft_id)
+        if why := keeps(raft_id, kind):
+            holding = f"{record.instance_id} holds {held} and" if held else record.instance_id
+            raise RequestRefused(CONFLICT, f"{holding} can't go: {why}")
+        if held and asked.expel and not asked.drain:
+            raise RequestRefused(CONFLICT, _undrained(record.instance_id, held))
     return RequestRecord(
         kind,
         raft_id=raft_id,
@@ -102,14 +109,6 @@ def create(
         deadline_ms=deadline_ms,
         ignore=[_ignored(view, name, raft_id, alive) for name in dict.fromkeys(asked.ignore)],
         source=asked.source[:MAX_TEXT_CHARACTERS],
-    )
-
-
-def cannot_go(name: str, held: str) -> str:
-    """Why an instance with replicas has to stay in the cluster."""
-    return (
-        f"{name} holds {held}, and replicas can't be moved to other instances yet; keep {name} in the cluster (start "
-        "it again if it is down), or drop those tables first"
     )
 
 
@@ -170,7 +169,7 @@ def blocked(view: View, number: int, alive: Alive) -> str | None:
     if request.kind is RequestKind.REMOVE and alive(raft_id) and record.state is not NodeState.REMOVING:
         return f"{name} is alive again, and only a dead instance is removed; use: trimtab decommission {name}"
     if request.kind is RequestKind.LEAVE and not alive(raft_id):
-        return f"{name} is dead, so it can't hand over what it has; use: trimtab remove {name}"
+        return f"{name} is dead, so it can't hand over what it has; start it again, or use: trimtab remove {name}"
     if request.kind is RequestKind.REBUILD and not alive(raft_id):
         return f"{name} is dead, so it can't be rebuilt"
     if request.kind is RequestKind.REPLACE and record.replaces and alive(record.replaces):
@@ -262,6 +261,10 @@ def _check_free(view: View, raft_id: int, record: InstanceRecord) -> None:
                 f"{record.instance_id} has a request under way: {request.kind.value} (request {number}); wait for its "
                 f"end, or: trimtab tasks cancel {number}",
             )
+
+
+def _undrained(name: str, held: str) -> str:
+    return f"{name} holds {held}; to have them moved to others first, use: trimtab expel {name} --drain"
 
 
 def _check_rebuild(raft_id: int, record: InstanceRecord, alive: Alive) -> None:

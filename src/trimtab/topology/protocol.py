@@ -131,6 +131,8 @@ class UpdateRequest(msgspec.Struct, array_like=True, frozen=True):
     forwarded: bool = False
     lease_ms: int = 0
     election_max_ms: int = 0
+    bulk_address: str = ""
+    capacity_bytes: int = 0
 
 
 class UpdateReply(msgspec.Struct, array_like=True, frozen=True):
@@ -236,7 +238,8 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     """An instance as shown: its record, and what the leader knows of it right now (None: the asked one does not lead).
 
     `heard_ms` is how long ago the leader heard from it; `tablets` how many replicas it should hold, `bytes` what those
-    take on disk and in memory as it last reported (0: not yet).
+    take on disk and in memory as it last reported (0: not yet). `disk_full`: it takes no writes, as it last told the
+    asked one, because less space is free than its reserve.
     """
 
     raft_id: int
@@ -247,6 +250,27 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     applied: int | None = None
     tablets: int = 0
     bytes: int = 0
+    disk_full: bool = False
+
+
+class MovingView(msgspec.Struct, array_like=True, frozen=True):
+    """The tablets under way at a glance; bytes and times only where the leader answers. `eta_s` < 0: not known.
+
+    `upcoming` are tablets that the leader means to move next. `sentences` and `problems` are for operators; `still`
+    says why balancing begins nothing now.
+    """
+
+    tablets: int = 0
+    progress_bytes: int = 0
+    total_bytes: int = 0
+    rate_bytes_s: float = 0.0
+    eta_s: float = -1.0
+    upcoming_tablets: int = 0
+    upcoming_bytes: int = 0
+    stages: dict[str, int] = {}
+    sentences: list[str] = []
+    problems: list[str] = []
+    still: str = ""
 
 
 class ViewReply(msgspec.Struct, array_like=True, frozen=True):
@@ -270,6 +294,8 @@ class ViewReply(msgspec.Struct, array_like=True, frozen=True):
     wall_ms: int = 0  # the asked member's wall clock; 0: it does not tell
     left_out: int = 0  # instances that have left and are not shown, with smaller raft ids than those that are
     waiting: list[str] = []  # what the governor waits for, in sentences; only the leader knows
+    bulk_rate_bytes_s: int = 0  # what all bulk transfers together may move; 0: no limit
+    moving: MovingView = MovingView()
 
 
 class Level(enum.IntEnum):

@@ -8,10 +8,15 @@
     events/<number>        EventRecord, the newest MAX_EVENTS
     catalog/...            the schema (`trimtab.catalog`)
     tablets/...            where the replicas of its tables are (`trimtab.tablets`)
+    transitions/, rebalance/...      tablets that are given other replicas (`trimtab.tablets.transitions`)
+    sessions/, loads/, epochs/...    loads of whole files (`trimtab.loads`)
+    jobs/, pipeline/...    bulk work and who does it (`trimtab.jobs`)
+    settings/...           what operators set for the whole cluster
+    secrets/...            keys that members share; nobody else reads them
 
-The values of all but the last two are JSON, so that `trimtab metastore get` shows them as they are. Unknown fields are
-ignored and new ones have defaults: two adjacent minor versions may run side by side. Numbers in keys are zero-padded:
-keys sort like numbers.
+The values of all but catalog and tablets are JSON, so that `trimtab metastore get` shows them as they are. Unknown
+fields are ignored and new ones have defaults: two adjacent minor versions may run side by side. Numbers in keys are
+zero-padded: keys sort like numbers.
 """
 
 from __future__ import annotations
@@ -30,11 +35,36 @@ REQUESTS = b"requests/"
 TOPOLOGY = b"topology/"
 EVENTS = b"events/"
 TABLETS = b"tablets/"
+TRANSITIONS = b"transitions/"
+REBALANCE = b"rebalance/"
+SESSIONS = b"sessions/"
+LOADS = b"loads/"
+EPOCHS = b"epochs/"
+JOBS = b"jobs/"
+PIPELINE = b"pipeline/"
+SETTINGS = b"settings/"
+SECRETS = b"secrets/"
 VERSION_KEY = TOPOLOGY + b"version"
 FENCE_KEY = TOPOLOGY + b"fence"
 TRANSITION_KEY = TOPOLOGY + b"transition"
 # Prefixes that only the system writes: clients may read and watch them.
-SYSTEM_PREFIXES = (INSTANCES, REQUESTS, TOPOLOGY, EVENTS, CATALOG, TABLETS)
+SYSTEM_PREFIXES = (
+    INSTANCES,
+    REQUESTS,
+    TOPOLOGY,
+    EVENTS,
+    CATALOG,
+    TABLETS,
+    TRANSITIONS,
+    REBALANCE,
+    SESSIONS,
+    LOADS,
+    EPOCHS,
+    JOBS,
+    PIPELINE,
+    SETTINGS,
+    SECRETS,
+)
 MAX_RAFT_ID = (1 << 63) - 1
 MAX_EVENTS = 10_000
 
@@ -64,6 +94,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     since_version: int = 0  # the topology version that told of its going down; barriers and the fence look at it
     lease_ms: int = 0  # 0: it has not told; the defaults hold
     election_max_ms: int = 0
+    bulk_address: str = ""  # where files go in and out; empty: nowhere
+    down_ms: int = 0  # since when it is Offline; 0: it is not, or nobody noted it
 
     @property
     def left(self) -> bool:
@@ -119,6 +151,9 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     answered: bool = False  # a join: whether the joiner has acknowledged the response
     ignore: list[int] = []  # raft ids of dead instances that a removal or replacement does not wait for
     source: str = ""  # a rebuild: the data centre to read from
+    tablets: int = 0  # replicas that its instance had when they began to be moved away, or to be rebuilt
+    jobs: list[int] = []  # a rebuild: those of its jobs that were asked for last
+    through: int = 0  # a rebuild: tables up to this id have had their jobs
 
 
 class JoinTicket(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,6 +168,7 @@ class JoinTicket(msgspec.Struct, frozen=True, omit_defaults=True):
     http_address: str = ""
     replaces: str = ""  # the instance id it replaces
     capacity_bytes: int = 0
+    bulk_address: str = ""
 
 
 class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -160,6 +196,10 @@ def instance_key(raft_id: int) -> bytes:
 
 def request_key(number: int) -> bytes:
     return REQUESTS + b"%020d" % number
+
+
+def job_key(number: int) -> bytes:
+    return JOBS + b"%020d" % number
 
 
 def event_key(number: int) -> bytes:

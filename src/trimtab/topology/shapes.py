@@ -15,12 +15,30 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.protocol import InstanceView, MovingView, ViewReply
 from trimtab.topology.records import GLOBAL_KINDS, EventRecord, RequestKind, RequestRecord, RequestState
 
 Shape = dict[str, Any]
 # The same for every key of a failure domain: how the state machine's table calls it.
 _DATACENTER, _RACK = "dc", "rack"
+_DRAINED = (RequestKind.LEAVE, RequestKind.REMOVE)
+# What only jobs and tablets under way have, so that all tasks have the same fields.
+NOT_OF_REQUESTS: Shape = {
+    "progress_rows": 0,
+    "total_rows": 0,
+    "phase": None,
+    "attempts": None,
+    "waits_for": [],
+    "pausing": False,
+    "parameters": None,
+    "result": None,
+    "undoes": None,
+    "undone_by": [],
+    "driver_term": None,
+    "progress_tablets": 0,
+    "total_tablets": 0,
+    "move": None,
+}
 
 
 def status(reply: ViewReply) -> Shape:
@@ -39,6 +57,8 @@ def status(reply: ViewReply) -> Shape:
         "lease_ms": reply.lease_ms,
         "unreadable": list(reply.unreadable),
         "waiting": list(reply.waiting),
+        "bulk_rate_bytes_s": reply.bulk_rate_bytes_s,
+        "moving": _moving(reply.moving),
     }
 
 
@@ -76,7 +96,7 @@ def tasks(reply: ViewReply) -> list[Shape]:
 
 
 def task(number: int, request: RequestRecord, reply: ViewReply) -> Shape:
-    """One request. It moves no data by itself yet, so its bytes are 0 and there is no rate."""
+    """One request. What it moves are tablets, which are tasks of their own; here is how many of them are left."""
     names = _names(reply)
     subject = names.get(request.raft_id) or (request.join.instance_id if request.join else None)
     failed = request.state in (RequestState.FAILED, RequestState.CANCELLED)
@@ -98,6 +118,8 @@ def task(number: int, request: RequestRecord, reply: ViewReply) -> Shape:
         "deadline": moment(request.deadline_ms),
         "cancelling": request.cancel or None,
         "reason": request.reason or None,
+        **NOT_OF_REQUESTS,
+        **_tablets(request, reply),
     }
 
 
@@ -128,6 +150,31 @@ def moment(at_ms: int) -> str | None:
         return None
 
 
+def _tablets(request: RequestRecord, reply: ViewReply) -> Shape:
+    """How many replicas an instance had when it began to be drained, and how many of them are elsewhere by now."""
+    if request.kind not in _DRAINED or not request.tablets:
+        return {}
+    left = next((shown.tablets for shown in reply.instances if shown.raft_id == request.raft_id), 0)
+    done = request.tablets if request.state is RequestState.DONE else max(request.tablets - left, 0)
+    return {"progress_tablets": done, "total_tablets": request.tablets}
+
+
+def _moving(moving: MovingView) -> Shape:
+    return {
+        "tablets": moving.tablets,
+        "progress_bytes": moving.progress_bytes,
+        "total_bytes": moving.total_bytes,
+        "rate_bytes_s": moving.rate_bytes_s or None,
+        "eta_s": moving.eta_s if moving.eta_s >= 0 else None,
+        "upcoming_tablets": moving.upcoming_tablets,
+        "upcoming_bytes": moving.upcoming_bytes,
+        "stages": dict(moving.stages),
+        "says": list(moving.sentences),
+        "problems": list(moving.problems),
+        "still": moving.still or None,
+    }
+
+
 def _instance(shown: InstanceView) -> Shape:
     record = shown.record
     return {
@@ -153,6 +200,8 @@ def _instance(shown: InstanceView) -> Shape:
         "uuid": record.uuid or None,
         "joined": moment(record.joined_ms),
         "left": moment(record.left_ms),
+        "bulk_address": record.bulk_address or None,
+        "disk_full": shown.disk_full,
     }
 
 

@@ -77,6 +77,14 @@ def _places(view: View, asked: UpdateRequest, record: InstanceRecord) -> dict[st
         if wrong := names.wrong_address(asked.http_address):
             raise UpdateRefused(BAD_REQUEST, wrong)
         fields["http_address"] = asked.http_address
+    if asked.bulk_address and asked.bulk_address != record.bulk_address:
+        if wrong := names.wrong_address(asked.bulk_address):
+            raise UpdateRefused(BAD_REQUEST, wrong)
+        fields["bulk_address"] = asked.bulk_address
+    if asked.capacity_bytes < 0:
+        raise UpdateRefused(BAD_REQUEST, f"a capacity of {asked.capacity_bytes} bytes is below zero")
+    if asked.capacity_bytes and asked.capacity_bytes != record.capacity_bytes:
+        fields["capacity_bytes"] = asked.capacity_bytes
     if asked.release and asked.release != record.release:
         for raft_id, other in view.members().items():
             if raft_id != asked.raft_id and other.release and (wrong := names.apart(asked.release, other.release)):

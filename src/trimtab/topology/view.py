@@ -12,13 +12,22 @@ from dataclasses import dataclass, field
 
 from trimtab.catalog.keys import CATALOG
 from trimtab.topology.records import (
+    EPOCHS,
     EVENTS,
     FENCE_KEY,
     INSTANCES,
+    JOBS,
+    LOADS,
+    PIPELINE,
+    REBALANCE,
     REQUESTS,
+    SECRETS,
+    SESSIONS,
+    SETTINGS,
     TABLETS,
     TOPOLOGY,
     TRANSITION_KEY,
+    TRANSITIONS,
     VERSION_KEY,
     EventRecord,
     InstanceRecord,
@@ -28,7 +37,9 @@ from trimtab.topology.records import (
     decode_instance,
     decode_request,
     decode_transition,
+    job_key,
     number_of,
+    request_key,
 )
 
 _NONE: frozenset[int] = frozenset()
@@ -44,6 +55,7 @@ class View:
     fence: int = 0
     transition: TransitionRecord | None = None
     events: dict[int, EventRecord] = field(default_factory=dict)
+    last_job: int = 0  # the greatest number of a job; its record is in a view of its own (`jobs.view`)
     revisions: dict[bytes, int] = field(default_factory=dict)
     # Why a record could not be read, by key: it is left as it was (where it was read before), nobody changes it, and
     # it is shown to the operator. A newer release may have written it.
@@ -93,7 +105,12 @@ class View:
         return max(max(self.instances, default=0), *self.unread(INSTANCES), 0) + 1
 
     def next_request(self) -> int:
-        return max(max(self.requests, default=0), *self.unread(REQUESTS), 0) + 1
+        """Requests and jobs count together, so that a task's number says which it is."""
+        return max(max(self.requests, default=0), *self.unread(REQUESTS), self.last_job) + 1
+
+    def unused(self, number: int) -> dict[bytes, int]:
+        """What a write expects that takes this number: neither a request nor a job has it."""
+        return {request_key(number): 0, job_key(number): 0}
 
     def next_event(self) -> int:
         return max(max(self.events, default=0), *self.unread(EVENTS), 0) + 1
@@ -130,6 +147,10 @@ def _read_event(view: View, key: bytes, value: bytes | None) -> None:
         view.events[number] = decode_event(value)
 
 
+def _read_job(view: View, key: bytes, _value: bytes | None) -> None:
+    view.last_job = max(view.last_job, number_of(key, JOBS))
+
+
 def _read_version(view: View, _key: bytes, value: bytes | None) -> None:
     view.version = int(value or 0)
 
@@ -142,6 +163,10 @@ def _read_transition(view: View, _key: bytes, value: bytes | None) -> None:
     view.transition = None if value is None else decode_transition(value)
 
 
+def _ignore(_view: View, _key: bytes, _value: bytes | None) -> None:
+    return
+
+
 _READERS: dict[bytes, Callable[[View, bytes, bytes | None], None]] = {
     INSTANCES: _read_instance,
     REQUESTS: _read_request,
@@ -149,8 +174,10 @@ _READERS: dict[bytes, Callable[[View, bytes, bytes | None], None]] = {
     VERSION_KEY: _read_version,
     FENCE_KEY: _read_fence,
     TRANSITION_KEY: _read_transition,
-    TOPOLOGY: lambda _view, _key, _value: None,
-    # The tables have a view of their own (`tablets.view`); here are only the revisions that decisions depend on.
-    CATALOG: lambda _view, _key, _value: None,
-    TABLETS: lambda _view, _key, _value: None,
+    TOPOLOGY: _ignore,
+    JOBS: _read_job,
+    # These have views of their own (`tablets`, `loads`, `jobs`); here are only the revisions that decisions depend on.
+    **dict.fromkeys(
+        (CATALOG, TABLETS, TRANSITIONS, REBALANCE, SESSIONS, LOADS, EPOCHS, PIPELINE, SETTINGS, SECRETS), _ignore
+    ),
 }

@@ -393,7 +393,6 @@ def typed() -> Schema:
         (DropKeyspace("shopp"), "did you mean shop?"),
         (DropKeyspace("system"), "belongs to the system"),
         (AlterKeyspace("none", 1), "no keyspace none"),
-        (AlterKeyspace("shop", 1), "replicas can't be moved or added yet"),
         (CreateKeyspace("other", 1, mode="strong"), "not there yet"),
         (CreateKeyspace("other", 1, mode="weak"), "no mode 'weak'"),
         (Bulk([]), "1 to 1000 commands, not 0"),

@@ -18,6 +18,7 @@ from tests.unit.catalog.cql_values import BEYOND_PYTHON, NATIVE_VALUES, TYPE_TEX
 from trimtab.catalog.cql_type import Kind, Type
 from trimtab.catalog.limits import MAX_ELEMENTS, MAX_TYPE_DEPTH
 from trimtab.catalog.natives import NATIVES
+from trimtab.catalog.nested import join_elements
 from trimtab.catalog.schema import UserType
 from trimtab.catalog.types import Duration, parse, without_user_types
 
@@ -301,6 +302,18 @@ def test_a_wrong_value_is_refused_with_what_was_expected_and_what_came(text: str
 def test_a_wrong_cell_is_refused(text: str, cell: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(text).validate(cell)
+
+
+@pytest.mark.parametrize(("text", "per_entry"), [("list<blob>", 1), ("set<blob>", 1), ("map<blob, blob>", 2)])
+def test_a_collection_that_grew_beyond_what_a_request_may_give_is_read(text: str, per_entry: int) -> None:
+    """Eight acknowledged Adds of 10,000 elements made a row that nobody could read."""
+    count = MAX_ELEMENTS + 1
+    cells = [each.to_bytes(4, "big") for each in range(count) for _ in range(per_entry)]
+    made, grown = parse(text), join_elements(cells, per_entry)
+    assert len(made.deserialize(grown)) == len(made.hashable(grown)) == count
+    for take in (made.validate, made.canonical):
+        with pytest.raises(ValueError, match="with 65536 elements; at most 65535 are given at once"):
+            take(grown)
 
 
 def test_a_value_from_before_a_field_was_added_reads_with_the_field_absent() -> None:

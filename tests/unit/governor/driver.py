@@ -457,9 +457,9 @@ class World:
         assert self.next_step() is None
 
 
-def cluster(size: int, **fields: object) -> World:
+def cluster(size: int, kind: type[World] = World, **fields: object) -> World:
     """A cluster of so many instances, i1 to iN, all Online."""
-    world = World(**fields)  # type: ignore[arg-type]
+    world = kind(**fields)  # type: ignore[arg-type]
     world.run()
     for number in range(2, size + 1):
         world.join(f"i{number}")

@@ -137,7 +137,7 @@ def test_nothing_is_lost_in_an_instance_record_by_marking_it() -> None:
     world.pass_time(7_000)
     after = world.row("i3")
     changed = {name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)}
-    assert changed == {"grades", "weight", "reason", "since_version"}
+    assert changed == {"grades", "weight", "reason", "since_version", "down_ms"}
     assert msgspec.structs.asdict(after)["uuid"] == before.uuid
 
 

@@ -24,6 +24,7 @@ from trimtab.metastore.commands import (
     decode,
     delete,
     encode,
+    examined_keys,
     invoke,
     put,
     put_all,
@@ -176,6 +177,13 @@ def test_all_keys_that_a_command_may_change_are_known_before_its_conditions_are(
     assert list(changed_keys(compact(7).body)) == []
 
 
+def test_all_keys_that_a_command_asks_about_are_known() -> None:
+    asked = And((Exists(b"a"), Or((Not(Value(b"b", Compare.GE, b"x")), Revision(b"c", Compare.EQ, 0)))))
+    inner = Branch(Exists(b"d"), Actions((Put(b"x", b""),)), Actions())
+    assert list(examined_keys(invoke(asked, inner).body)) == [b"a", b"b", b"c", b"d"]
+    assert list(examined_keys(compact(7).body)) == [] == list(examined_keys(Actions((Put(b"x", b""),))))
+
+
 HEAD = b"\x01" + bytes(8)
 HOSTILE = [
     b"",
@@ -195,10 +203,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_bytes_are_refused_at_once_at_the_door_and_in_the_log(data: bytes) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(InvalidCommand):
         decode(data)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     if data:
         driver = Driver()
         (result,) = driver.raw(data)

@@ -6,14 +6,32 @@ import pytest
 from tests.unit.topology.clusters import member, view_of
 
 from trimtab.catalog import keys, updates
-from trimtab.catalog.commands import Bulk, ColumnSpec, Command, CreateKeyspace, CreateTable, DropKeyspace, DropTable
+from trimtab.catalog.commands import (
+    AlterKeyspace,
+    Bulk,
+    ColumnSpec,
+    Command,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+)
 from trimtab.catalog.errors import SchemaError
 from trimtab.tablets.changes import PlannedChange, plan_change
 from trimtab.tablets.records import chunk_key
 from trimtab.tablets.tablet_map import TabletMap
+from trimtab.tablets.transitions import (
+    RebalanceRecord,
+    RebalanceState,
+    TabletTransition,
+    TransitionKind,
+    encode,
+    rebalance_key,
+    transition_key,
+)
 from trimtab.tablets.view import TableView
 from trimtab.topology.grades import Grade, Grades, Standing
-from trimtab.topology.records import RequestKind, RequestRecord, instance_key, request_key
+from trimtab.topology.records import RequestKind, RequestRecord, instance_key, job_key, request_key
 from trimtab.topology.states import NodeState
 from trimtab.topology.view import View
 
@@ -69,6 +87,7 @@ def test_a_table_is_its_update_its_version_and_its_replicas() -> None:
         keys.VERSION_KEY,
         keys.update_key(2),
         request_key(1),
+        job_key(1),
         *map(instance_key, (1, 2, 3)),
     }
     assert planned.texts == ("table shop.users created (8 tablets, 3 replicas) at version 2",)
@@ -175,3 +194,67 @@ def test_too_much_at_once_is_refused_with_the_numbers() -> None:
     large = Bulk([created(f"t{n}", tablets=1 << 14) for n in range(3)])
     assert "places 147456 replicas of tablets, and at most 100000" in refusal(view, tables, large)
     assert plan_change(view, tables, Bulk([created(f"t{n}") for n in range(100)]), "r", NOW_MS).version == 2
+
+
+def test_another_replication_of_a_keyspace_with_tables_moves_nothing_by_itself() -> None:
+    view = cluster(5)
+    tables = shop(view, created(), replication=2)
+    planned = plan_change(view, tables, AlterKeyspace("shop", 5), "r", NOW_MS)
+    assert not any(key.startswith(b"tablets/") for key in (*planned.puts, *planned.deletes))
+    assert planned.texts == ("keyspace shop has the replication dc1: 5 at version 3",)
+    # Whoever is asked to go meanwhile was counted.
+    assert {request_key(1), job_key(1)} <= planned.depends
+    take(tables, planned)
+    assert tables.catalog.keyspaces["shop"].replication == {"dc1": 5}
+    assert len(tables.maps[1].replicas(0)) == 2
+
+
+def test_a_replication_that_hosts_are_missing_for_is_refused_with_the_numbers() -> None:
+    view = view_of(member(1), member(2, failure_domain={"host": "i1"}), member(3), member(4, grades=DOWN))
+    tables = shop(view, created(), replication=1)
+    assert refusal(view, tables, AlterKeyspace("shop", 4)) == (
+        "the replication of shop can't be dc1: 4: data centre dc1 needs 4 distinct hosts for 4 replicas and has 3: i1 "
+        "(i1, i2), i3, i4; add instances on other hosts, or lower the replication"
+    )
+    plan_change(view, tables, AlterKeyspace("shop", 3), "r", NOW_MS)  # i4 is down, and may come back
+    leaving = view_of(*view.instances.values(), requests={1: RequestRecord(RequestKind.LEAVE, raft_id=3)})
+    assert "has 2: i1 (i1, i2), i4" in refusal(leaving, tables, AlterKeyspace("shop", 3))
+    assert "(not counted, because they come or go: i3)" in refusal(leaving, tables, AlterKeyspace("shop", 3))
+
+
+def test_a_keyspace_without_tables_may_have_any_replication() -> None:
+    view = cluster(2)
+    planned = plan_change(view, shop(view, replication=1), AlterKeyspace("shop", 9), "r", NOW_MS)
+    assert planned.puts
+
+
+def test_a_tablet_has_a_limited_number_of_replicas_in_all_data_centres() -> None:
+    view = view_of(*(member(number, failure_domain={"dc": f"dc{number % 5}"}) for number in range(1, 81)))
+    tables = TableView()
+    for command in (CreateKeyspace("shop", {"dc1": 1}), created()):
+        take(tables, plan_change(view, tables, command, "", NOW_MS))
+    asked = AlterKeyspace("shop", {f"dc{number}": 13 for number in range(5)})
+    assert refusal(view, tables, asked) == "shop: a tablet has at most 64 replicas in all data centres"
+
+
+def test_a_replication_may_name_another_data_centre() -> None:
+    view = view_of(member(1), member(2, failure_domain={"dc": "dc2"}))
+    tables = TableView()
+    for command in (CreateKeyspace("shop", {"dc1": 1}), created()):
+        take(tables, plan_change(view, tables, command, "", NOW_MS))
+    take(tables, plan_change(view, tables, AlterKeyspace("shop", {"dc2": 1}), "", NOW_MS))
+    assert tables.catalog.keyspaces["shop"].replication == {"dc2": 1}
+    assert "data centre dc2 needs 2 distinct hosts" in refusal(view, tables, AlterKeyspace("shop", {"dc2": 2}))
+
+
+def test_with_a_table_goes_what_was_under_way_with_its_tablets() -> None:
+    view = cluster(4)
+    tables = shop(view, created(), created("orders"), replication=3)
+    moving = TabletTransition((1, 2, 4), TransitionKind.MIGRATION, session="move-1")
+    for table in (1, 2):
+        tables.change(transition_key(table, 3), encode(moving), 9)
+        tables.change(rebalance_key(table), encode(RebalanceRecord(RebalanceState.RUNNING)), 9)
+    planned = plan_change(view, tables, DropTable("shop", "users"), "r", NOW_MS)
+    assert set(planned.deletes) == {chunk_key(1, 0), transition_key(1, 3), rebalance_key(1), b"sessions/move-1"}
+    take(tables, planned)
+    assert set(tables.transitions) == {2} and set(tables.rebalances) == {2}

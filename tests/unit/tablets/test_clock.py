@@ -1,5 +1,8 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trimtab.loads.records import is_load_stamp
 from trimtab.tablets.clock import HybridClock, SkewRefused
 
 NOW_US = 1_700_000_000_000_000
@@ -38,3 +41,14 @@ def test_the_allowed_skew_is_allowed_to_the_microsecond() -> None:
     clock.check(NOW_US + 1000, NOW_US)
     with pytest.raises(SkewRefused):
         clock.check(NOW_US + 1001, NOW_US)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 3_000)), max_size=50), st.integers(0, 2_000))
+def test_stamps_of_loads_are_never_given_whatever_was_seen(steps: list[tuple[int, int]], burst: int) -> None:
+    clock, before = HybridClock(), 0
+    for now, seen in [*steps, *([(0, 0)] * burst)]:
+        if seen:
+            clock.observe(NOW_US + seen, NOW_US)
+        stamp = clock.stamp(NOW_US + now)
+        assert stamp > max(before, NOW_US + seen if seen else 0) and not is_load_stamp(stamp)
+        before = stamp

@@ -55,3 +55,29 @@ def test_whoever_has_asked_enough_has_met_every_acknowledged_write() -> None:
                 assert all(has & acks for acks in acknowledged), (replicas, asked, intact)
             elif intact and not far:
                 assert not all(has & acks for acks in acknowledged), "it asks for no more than it must"
+
+
+def test_who_left_for_good_is_not_waited_for_where_too_few_are_left() -> None:
+    assert peers_needed(9, (1, 2, 3), ONE_CENTRE, intact=False, gone={3}) == {"a": 2}, "a read quorum can still be had"
+    assert peers_needed(9, (1, 2, 3), ONE_CENTRE, intact=False, gone={2, 3}) == {"a": 1}
+    assert missing(9, (1, 2, 3), {1}, ONE_CENTRE, intact=False, gone={2, 3}) is None
+    assert missing(9, (1, 2, 3), (), ONE_CENTRE, intact=False, gone={2, 3}) == (
+        "needs 1 of 3 other replicas in data centre a, 0 compared"
+    )
+
+
+def test_who_is_intact_has_at_least_what_it_has() -> None:
+    assert enough(1, (1, 2, 3), (), ONE_CENTRE, intact=True) is False
+    assert missing(1, (1, 2, 3), (), ONE_CENTRE, intact=True, gone={2, 3}) is None
+    assert missing(1, (1, 2, 3), (), ONE_CENTRE, intact=True, gone={2}) is not None
+
+
+def test_of_nobody_nothing_can_be_made() -> None:
+    assert not missing(9, (1,), {1}, ONE_CENTRE, intact=False, gone=())
+    assert missing(9, (1,), (), ONE_CENTRE, intact=False, gone={1})
+    assert missing(9, (1, 2, 3), (), ONE_CENTRE, intact=False, gone={1, 2, 3})
+
+
+def test_a_data_centre_that_is_gone_altogether_is_made_anew_from_the_other() -> None:
+    centre = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "b"}
+    assert peers_needed(9, (1, 2, 3, 4, 5, 6), centre, intact=False, gone={1, 2, 3}) == {"b": 2}

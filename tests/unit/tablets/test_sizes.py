@@ -45,6 +45,17 @@ def test_the_bytes_of_an_instance_are_those_of_all_its_replicas() -> None:
     assert known.totals() == {1: 8, 2: 0}
 
 
+def test_what_a_disk_has_left_is_what_was_said_last() -> None:
+    known = ledger(i1={}, i2={})
+    assert known.free(1) == GONE, "a release before this one does not say"
+    for free_bytes, kept in ((70, 70), (50, 50), (0, 0), (-9, GONE)):
+        known.take(SizesReport(1, "u1", 1, free_bytes=free_bytes), COUNTS)
+        assert known.free(1) == known.copy().free(1) == kept
+    assert decode_report(encode([1, "u1", 1, {}, False])).free_bytes == GONE
+    known.keep_only({2}, {7})
+    assert known.free(1) == GONE
+
+
 def test_who_reports_to_a_new_leader_is_asked_for_everything() -> None:
     known = ledger(i1={7: {0: 10}})
     known.clear()

@@ -8,6 +8,17 @@ from trimtab.catalog import keys, updates
 from trimtab.catalog.schema import Column, ColumnKind
 from trimtab.catalog.updates import Change, KeyspaceAdded, TableAdded, TableDropped, Update
 from trimtab.tablets.records import chunk_key, entries
+from trimtab.tablets.selectors import Stage
+from trimtab.tablets.tablet_map import TabletMap
+from trimtab.tablets.transitions import (
+    RebalanceRecord,
+    RebalanceState,
+    TabletTransition,
+    TransitionKind,
+    rebalance_key,
+    transition_key,
+)
+from trimtab.tablets.transitions import encode as encode_transition
 from trimtab.tablets.view import TableView
 
 COLUMNS = (Column(1, "id", "bigint", ColumnKind.PARTITION, 0), Column(2, "name", "text", ColumnKind.REGULAR, 0))
@@ -151,3 +162,57 @@ def test_loading_begins_anew() -> None:
 def test_other_keys_are_nobodys_business_here() -> None:
     view = view_of((b"shop/users", b"1"), (b"topology/version", b"7"))
     assert view == TableView()
+
+
+# Tablets that move
+
+
+def moving(stage: Stage, *pending: int, tablet: int = 0, **fields: object) -> tuple[bytes, bytes]:
+    record = TabletTransition(pending, TransitionKind.MIGRATION, stage, session="s", **fields)  # type: ignore[arg-type]
+    return transition_key(1, tablet), encode_transition(record)
+
+
+def test_who_holds_and_who_is_read_goes_by_the_stage() -> None:
+    view = shop()
+    assert view.held(1) is view.map(1) and view.reading(1) is view.map(1)
+    expected = {
+        Stage.ALLOW_WRITE_BOTH_READ_OLD: ((1, 2, 3, 4), (1, 2, 3)),
+        Stage.STREAMING: ((1, 2, 3, 4), (1, 2, 3)),
+        Stage.WRITE_BOTH_READ_NEW: ((1, 2, 3, 4), (1, 2, 4)),
+        Stage.USE_NEW: ((1, 2, 3, 4), (1, 2, 4)),
+        Stage.CLEANUP: ((1, 2, 4), (1, 2, 4)),
+        Stage.END_MIGRATION: ((1, 2, 4), (1, 2, 4)),
+        Stage.CLEANUP_TARGET: ((1, 2, 3), (1, 2, 3)),
+    }
+    for stage, (held, reading) in expected.items():
+        view.change(*moving(stage, 1, 2, 4), 50)
+        assert view.held(1).replicas(0) == held and view.reading(1).replicas(0) == reading
+        assert view.held(1).replicas(1) == view.map(1).replicas(1) == (2, 3, 4)
+        assert TabletMap.unpacked(view.held(1).packed()).digest() == view.held(1).digest()
+
+
+def test_where_replicas_are_is_news_with_every_stage_and_every_end() -> None:
+    view = shop()
+    before = view.placed(1)
+    view.change(*moving(Stage.STREAMING, 1, 2, 4), 50)
+    assert view.placed(1) == 50 > before and view.placed(2) < 50
+    view.change(transition_key(1, 0), None, 51)
+    view.change(rebalance_key(1), encode_transition(RebalanceRecord(RebalanceState.RUNNING)), 51)
+    assert view.placed(1) == 51
+
+
+def test_a_move_that_can_not_be_read_leaves_the_sets_as_they_were() -> None:
+    view = shop()
+    key, value = moving(Stage.STREAMING, 1, 2, 4)
+    view.change(key, value, 50)
+    view.change(key, b'{"stage": "a_new_one"}', 51)
+    assert key in view.unreadable and view.revisions[key] == 51
+    assert view.sets(1, 0).writers == (1, 2, 3, 4)
+
+
+def test_what_was_copied_once_does_not_arrive_again_when_it_goes_back() -> None:
+    view = shop()
+    view.change(*moving(Stage.STREAMING, 1, 2, 4), 50)
+    assert view.arriving_at(4) == {(1, 0): "s"} and view.arriving_at(3) == {}
+    view.change(*moving(Stage.WRITE_BOTH_READ_OLD, 1, 2, 4, locked=True), 51)
+    assert view.arriving_at(4) == {} and view.sets(1, 0).writers == (1, 2, 3, 4)

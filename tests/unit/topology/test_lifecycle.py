@@ -57,21 +57,40 @@ def test_expel_leaves_when_it_lives_and_removes_when_it_is_dead() -> None:
     assert create(trio(), CreateRequest(BARRIER, "i2", expel=True), everybody, 0).raft_id == 2
 
 
-@pytest.mark.parametrize("drain", [False, True])
-@pytest.mark.parametrize("expel", [False, True])
-def test_an_instance_that_holds_replicas_stays(expel: bool, drain: bool) -> None:
-    def holds(raft_id: int) -> str:
-        return "8 tablet replicas of shop.users (8)" if raft_id == 2 else ""
+def eight(raft_id: int) -> str:
+    return "8 tablet replicas of shop.users (8)" if raft_id == 2 else ""
 
-    for kind, alive in ((LEAVE, everybody), (REMOVE, dead(2))):
-        code, text = refusal(trio(), CreateRequest(kind, "i2", expel=expel, drain=drain), alive, holds=holds)
+
+@pytest.mark.parametrize(("kind", "alive"), [(LEAVE, everybody), (REMOVE, dead(2))])
+@pytest.mark.parametrize(("expel", "drain"), [(False, False), (True, True)])
+def test_an_instance_that_holds_replicas_may_go_where_others_can_hold_them(
+    kind: RequestKind, alive: lifecycle.Alive, expel: bool, drain: bool
+) -> None:
+    asked = CreateRequest(kind, "i2", expel=expel, drain=drain)
+    assert create(trio(), asked, alive, 0, holds=eight).kind is kind
+    code, text = refusal(trio(), asked, alive, holds=eight, keeps=lambda _raft_id, kind: f"no {kind.value}")
+    assert (code, text) == (
+        "conflict",
+        f"i2 holds 8 tablet replicas of shop.users (8) and can't go: no {kind.value}",
+    )
+
+
+def test_an_instance_without_replicas_may_be_needed_too() -> None:
+    asked = CreateRequest(LEAVE, "i3")
+    code, text = refusal(trio(), asked, everybody, holds=eight, keeps=lambda _raft_id, _kind: "there are too few hosts")
+    assert (code, text) == ("conflict", "i3 can't go: there are too few hosts")
+
+
+def test_whoever_holds_replicas_is_expelled_only_when_it_may_be_drained() -> None:
+    for alive in (everybody, dead(2)):
+        code, text = refusal(trio(), CreateRequest(LEAVE, "i2", expel=True), alive, holds=eight)
         assert code == "conflict"
         assert text == (
-            "i2 holds 8 tablet replicas of shop.users (8), and replicas can't be moved to other instances yet; keep i2 "
-            "in the cluster (start it again if it is down), or drop those tables first"
+            "i2 holds 8 tablet replicas of shop.users (8); to have them moved to others first, use: trimtab expel i2 "
+            "--drain"
         )
-    assert create(trio(), CreateRequest(LEAVE, "i3", expel=expel), everybody, 0, holds=holds).kind is LEAVE
-    assert create(trio(), CreateRequest(REBUILD, "i2"), everybody, 0, holds=holds).kind is REBUILD
+    assert create(trio(), CreateRequest(LEAVE, "i3", expel=True), everybody, 0, holds=eight).kind is LEAVE
+    assert create(trio(), CreateRequest(REBUILD, "i2"), everybody, 0, holds=eight).kind is REBUILD
 
 
 def test_a_rebuild_remembers_where_to_read() -> None:

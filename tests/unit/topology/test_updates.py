@@ -34,6 +34,18 @@ def test_a_life_that_is_announced_brings_its_timing_and_nothing_else_does() -> N
         update(view_of(row), timed(Grade.ONLINE, 10**9))
 
 
+def test_a_capacity_is_what_was_said_last_and_saying_none_leaves_it() -> None:
+    def sized(capacity_bytes: int) -> UpdateRequest:
+        return UpdateRequest(1, "uuid-1", capacity_bytes=capacity_bytes)
+
+    row = update(view_of(member(1)), sized(500))
+    assert row.capacity_bytes == 500
+    assert update(view_of(row), sized(0)) == row
+    assert update(view_of(row), sized(300)).capacity_bytes == 300
+    with pytest.raises(UpdateRefused, match="below zero"):
+        update(view_of(row), sized(-1))
+
+
 def test_offline_copies_the_incarnation_and_twice_is_once() -> None:
     view = view_of(member(1))
     down = update(view, asked(target=Grade.OFFLINE, reason="shutting down"))
