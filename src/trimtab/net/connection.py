@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
+from abc import ABC, abstractmethod
 from typing import Final
 
 import msgspec
@@ -58,7 +59,7 @@ _pack_length = struct.Struct(">I").pack
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """One connection. Subclasses say what frames mean (`take_frames`) and what follows from its end (`ended`)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hello: Hello, limits: Limits, counters: Counters) -> None:
@@ -101,16 +102,16 @@ class Connection(asyncio.Protocol):
     def ready(self) -> None:
         """Bytes can flow (after the TLS handshake, if any)."""
 
+    @abstractmethod
     def check_peer(self, hello: Hello) -> str | None:
         """A reason to refuse this peer, or None."""
-        raise NotImplementedError
 
     def came_up(self) -> None:
         """The peer's hello was accepted."""
 
+    @abstractmethod
     def take_frames(self) -> None:
         """Handles the frames the reader has; may stop early. FrameError ends the connection."""
-        raise NotImplementedError
 
     def ended(self, reason: str, error: BaseException | None, fault: bool) -> None:
         """Called exactly once, when the connection can no longer carry anything."""

@@ -67,13 +67,18 @@ def static_keys(partition: Sequence[Ragged], places: NDArray[np.int64]) -> Ragge
 
 def with_tails(rows: Ragged, stamp_us: int | NDArray[np.int64], values: Ragged) -> Ragged:
     """Whole keys of versions that were put, with one timestamp or one each."""
+    return join([rows, *tails(stamp_us, values)])
+
+
+def tails(stamp_us: int | NDArray[np.int64], values: Ragged) -> list[Ragged | bytes]:
+    """What follows the keys of rows in those of versions: the parts of it one after the other."""
     import numpy as np
 
     if isinstance(stamp_us, int):
         stamp: Ragged | bytes = (_LATEST - stamp_us).to_bytes(8, "big")
     else:
         stamp = _big_endian((np.int64(_LATEST) - stamp_us).view(np.uint64))
-    return join([rows, stamp, bytes((PUT,)), _big_endian(hashes(values).view(np.uint64))])
+    return [stamp, bytes((PUT,)), _big_endian(hashes(values).view(np.uint64))]
 
 
 def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trimtab.rows import arrow_cells
+from trimtab.rows import arrow_cells, column_meta
 from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.arrow_types import arrow_type
 from trimtab.rows.batch_view import BatchView
@@ -24,10 +24,10 @@ from trimtab.rows.column_values import decode_values
 from trimtab.rows.deletions import Pair
 from trimtab.rows.keys import ROWS, TAIL, prefix_of
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.projection import Rows, rows_of
+from trimtab.rows.projection import Metas, Rows, rows_of
 from trimtab.rows.protocol import Cell, RangeRead
 from trimtab.rows.ragged import Ragged, fixed, from_list, stack
-from trimtab.rows.reading import NO_LIMITS, read_range, scan_of
+from trimtab.rows.reading import NO_LIMITS, judged_s, read_range, scan_of
 from trimtab.rows.tokens import AFTER_ALL, TOKEN_BYTES
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _MOST_ROWS = 1 << 62
 _FROM, _TO = bytes(TOKEN_BYTES), AFTER_ALL
 
 Batch = tuple[Ragged, Ragged]  # keys and values in step
+_Found = tuple[bytes, list[Cell], Metas]  # a live row: its key, its cells, what is known of them
 
 
 @dataclass(slots=True)
@@ -56,15 +57,27 @@ class _Open:
 
 
 class ColumnReader:
-    """Reads one table's pairs in the order of their keys. `columns` are ids; the answer has them in this order."""
+    """Reads one table's pairs in the order of their keys. `columns` are ids; the answer has them in this order.
+
+    `meta`: ids of columns of which the answer also has, behind all others, when cells were written and how long they
+    will live (`column_meta`).
+    """
 
     def __init__(
-        self, layout: RowLayout, columns: Sequence[int] | None = None, *, now_s: int, as_of_us: int = 0
+        self,
+        layout: RowLayout,
+        columns: Sequence[int] | None = None,
+        *,
+        now_s: int,
+        as_of_us: int = 0,
+        meta: Sequence[int] = (),
     ) -> None:
         import pyarrow as pa
 
         self._layout = layout
-        self._ids = [*layout.columns] if columns is None else [*columns]
+        self._shown = [*layout.columns] if columns is None else [*columns]
+        self._ids = [*self._shown, *(id for id in meta if id not in self._shown)]
+        self._meta = [*meta]
         types = {each.id: each.type for each in (*layout.partition, *layout.clustering)}
         types |= {each.id: each.type for shape in (layout.regular, layout.static) for each in shape.columns}
         for id in self._ids:
@@ -72,10 +85,17 @@ class ColumnReader:
                 raise layout.refuse(f"there is no column {id} in version {layout.table.version} of the table")
         self._types = [types[id] for id in self._ids]
         self._key_ids = [each.id for each in (*layout.partition, *layout.clustering)]
-        self._now_s = now_s
+        self._now_s = judged_s(now_s, as_of_us)
         self._as_of_us = as_of_us
         self._open = _Open()
-        self.schema = pa.schema([(layout.columns[id].name, arrow_type(types[id])) for id in self._ids])
+        self._decoded = [arrow_type(kind) for kind in self._types]
+        names = [layout.columns[id].name for id in self._shown]
+        self.schema = pa.schema(
+            [
+                *zip(names, self._decoded, strict=False),
+                *column_meta.fields_of([layout.columns[id].name for id in self._meta]),
+            ]
+        )
 
     def read(self, batches: Iterable[Batch]) -> Iterator[Any]:
         """Record batches of the live rows, in order."""
@@ -152,16 +172,22 @@ class ColumnReader:
                 found_at.append(np.flatnonzero(heads == head))
                 some = values.take(found_at[-1])
             decoded = decode_values(self._layout, head & 0xFFFF, head >> 16, some, self._ids, self._now_s)
-            parts.append([self._array(place, decoded.cells.get(id), len(some)) for place, id in enumerate(self._ids)])
+            columns = [self._array(place, decoded.cells.get(id), len(some)) for place, id in enumerate(self._shown)]
+            if self._meta:
+                stamps = view.stamps()[places]
+                stamps = stamps[found_at[-1]] if found_at else stamps
+                given = [decoded.cells.get(id) for id in self._meta]
+                columns += column_meta.of_values(head >> 16, some, stamps, given, self._now_s)
+            parts.append(columns)
             lives.append(np.ones(len(some), dtype=bool) if decoded.live is None else decoded.live)
         arrays, live = parts[0], lives[0]
         if len(kinds) > 1:
             order = np.argsort(np.concatenate(found_at), kind="stable")
             live = np.concatenate(lives)[order]
             arrays = [pa.concat_arrays(list(each)).take(pa.array(order)) for each in zip(*parts, strict=True)]
-        if any(id in self._key_ids for id in self._ids):
+        if any(id in self._key_ids for id in self._shown):
             of_keys = dict(zip(self._key_ids, key_columns(self._layout, keys), strict=True))
-            for place, id in enumerate(self._ids):
+            for place, id in enumerate(self._shown):
                 if id in of_keys:
                     arrays[place] = self._array(place, of_keys[id], len(keys))
         if self._as_of_us:
@@ -172,7 +198,7 @@ class ColumnReader:
         import pyarrow as pa
 
         if cells is None:
-            return pa.nulls(count, self.schema.field(place).type)
+            return pa.nulls(count, self._decoded[place])
         return arrow_cells.decode(self._types[place], cells)
 
     def _special(self, pairs: list[Pair], at: list[int], before: _Open) -> tuple[NDArray[np.int64], list[Any]]:
@@ -183,24 +209,34 @@ class ColumnReader:
         for place, (key, _) in zip(at, pairs, strict=True):
             places.setdefault(key[:-TAIL], place)
         rows = self._rows(pairs)
-        found = [*zip(rows.keys, rows.cells, strict=True)]
+        found = _listed(rows)
         if self._layout.has_static:
             found += self._static_rows(pairs, rows, before)
             found.sort(key=lambda row: row[0])
-        cells = [[row[place] for _, row in found] for place in range(len(self._ids))]
+        cells = [[row[place] for _, row, _ in found] for place in range(len(self._shown))]
         arrays = [
             self._array(place, _cells(self._types[place].fixed_width, each), len(each))
             for place, each in enumerate(cells)
         ]
-        return np.asarray([places[key] for key, _ in found], dtype=np.int64), arrays
+        if self._meta:
+            arrays += column_meta.of_rows([metas for _, _, metas in found], [self._ids.index(id) for id in self._meta])
+        return np.asarray([places[key] for key, _, _ in found], dtype=np.int64), arrays
 
     def _rows(self, pairs: list[Pair], *, statics: bool = False) -> Rows:
         asked = RangeRead(_FROM, _TO, limit=_MOST_ROWS)
         found = read_range(self._layout, scan_of(pairs), asked, self._now_s, self._as_of_us, limits=NO_LIMITS)
         bounds = (_FROM, _TO) if statics else (None, None)
-        return rows_of(self._layout, found.pairs, self._ids, self._now_s, low=bounds[0], high=bounds[1])
+        return rows_of(
+            self._layout,
+            found.pairs,
+            self._ids,
+            self._now_s,
+            low=bounds[0],
+            high=bounds[1],
+            with_meta=bool(self._meta),
+        )
 
-    def _static_rows(self, pairs: list[Pair], rows: Rows, before: _Open) -> list[tuple[bytes, list[Cell]]]:
+    def _static_rows(self, pairs: list[Pair], rows: Rows, before: _Open) -> list[_Found]:
         """Of the partitions that end here: those of which nothing but the static row is live."""
         live = {prefix_of(self._layout, key) for key in rows.keys}
         if before.live:
@@ -212,11 +248,14 @@ class ColumnReader:
             prefix = prefix_of(self._layout, pair[0])
             if prefix not in live and prefix != self._open.prefix and pair[0][len(prefix)] < ROWS[0]:
                 preambles.setdefault(prefix, []).append(pair)
-        found: list[tuple[bytes, list[Cell]]] = []
+        found: list[_Found] = []
         for preamble in preambles.values():
-            alone = self._rows(preamble, statics=True)
-            found += zip(alone.keys, alone.cells, strict=True)
+            found += _listed(self._rows(preamble, statics=True))
         return found
+
+
+def _listed(rows: Rows) -> list[_Found]:
+    return [*zip(rows.keys, rows.cells, rows.metas or [[]] * len(rows.keys), strict=True)]
 
 
 def _cells(width: int | None, column: list[Cell]) -> Cells:

@@ -22,7 +22,7 @@ from trimtab.rows.column_values import Written, encode_values
 from trimtab.rows.keys import PUT, STATIC, TAIL, stamp_of, tail
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
-from trimtab.rows.mutations import MAX_TTL_S, pairs_of_put
+from trimtab.rows.mutations import checked_ttl, pairs_of_put
 from trimtab.rows.protocol import Pairs, PutRequest
 from trimtab.rows.ragged import Pile, Ragged, from_list, stack
 from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
@@ -37,17 +37,15 @@ def encode_table(
     *,
     timestamp_us: int,
     now_ms: int,
-    ttl_s: int = 0,
+    ttl_s: int | None = None,
     update: bool = False,
     delete_nulls: bool = False,
 ) -> SortedRows:
     """The rows of an Arrow table or record batch as pairs, sorted. BadRequest names what the table can't take.
 
-    `update`: as CQL's UPDATE, the rows do not exist without cells.
+    `update`: as CQL's UPDATE, the rows do not exist without cells. `ttl_s` as in a put: 0 is never, None the table's.
     """
-    ttl_s = ttl_s or layout.table.options.default_ttl_s
-    if not 0 <= ttl_s <= MAX_TTL_S:
-        raise layout.refuse(f"a TTL of {ttl_s} s; it may be from 1 to {MAX_TTL_S} (20 years)")
+    ttl_s = checked_ttl(layout, ttl_s)
     if not -(1 << 63) + 1 < timestamp_us < (1 << 63) - 1:
         raise layout.refuse(f"a timestamp of {timestamp_us} µs; it must fit 64 bits")
     names = _check_names(layout, table)

@@ -33,22 +33,34 @@ MAX_VERSIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class FoldRule:
-    """`forget_before_ms`: deletions that arrived earlier may go. `history_from_us`: later stamps are kept apart."""
+    """`forget_before_ms`: deletions that arrived earlier may go. `history_from_us`: later stamps are kept apart.
+
+    `apart`: so are these, however many versions there are. They are of loads that some reader may still have to leave
+    out, and what is merged with others can't be told from them any more.
+    """
 
     forget_before_ms: int
     history_from_us: int
     max_versions: int = MAX_VERSIONS
+    apart: frozenset[int] = frozenset()
 
     @property
     def forgetting(self) -> Forgetting:
-        return Forgetting(self.forget_before_ms)
+        return Forgetting(self.forget_before_ms, self.history_from_us // 1000)
 
 
-def rule_for(options: TableOptions, now_ms: int, repaired_through_ms: int, oldest_pending_ms: int) -> FoldRule:
+def rule_for(
+    options: TableOptions,
+    now_ms: int,
+    repaired_through_ms: int,
+    oldest_pending_ms: int,
+    apart: frozenset[int] = frozenset(),
+) -> FoldRule:
     """The rule for one tablet now. `oldest_pending_ms`: when the oldest live hint or session began; if none, now."""
     return FoldRule(
         forget_before_ms=max(0, min(now_ms - options.gc_grace_s * 1000, repaired_through_ms, oldest_pending_ms)),
         history_from_us=(now_ms - options.history_s * 1000) * 1000,
+        apart=apart,
     )
 
 
@@ -59,6 +71,13 @@ class Folded:
     deletes: list[bytes] = field(default_factory=list)
     puts: Pairs = field(default_factory=list)
     forgot_us: int = 0
+
+
+def newest_stamp(layout: RowLayout, pair: Pair) -> int:
+    """Of all that a stored pair says: a row, a part of one, or a deletion."""
+    key = pair[0]
+    static = bool(layout.clustering) and key.startswith(prefix_of(layout, key) + STATIC)
+    return _stamps(layout, pair, static)[1]
 
 
 def _stamps(layout: RowLayout, pair: Pair, static: bool) -> tuple[int, int]:
@@ -96,6 +115,10 @@ def fold_row(
         plain = key[-9] == PUT and value[0] <= MARKER and not (static or layout.regular.multicell)
         if plain and (value[1:3] == layout.regular.number_bytes or stamp_of(key) >= rule.history_from_us):
             return None  # nothing but itself, as most rows are
+    apart: list[Pair] = []
+    if rule.apart:
+        apart = [pair for pair in versions if stamp_of(pair[0]) in rule.apart]
+        versions = [pair for pair in versions if stamp_of(pair[0]) not in rule.apart]
     stamps = [_stamps(layout, pair, static) for pair in versions]
     old = [pair for pair, (_, newest) in zip(versions, stamps, strict=True) if forced or newest < rule.history_from_us]
     if not old:
@@ -103,7 +126,7 @@ def fold_row(
     merged = merge_versions(layout, old, static=static, covered_us=settled_us)
     # A version that is kept for its newer cells may hold older ones; they must not outlive what covers them.
     kept_apart = [oldest for oldest, newest in stamps if not forced and newest >= rule.history_from_us]
-    if all(oldest >= rule.history_from_us for oldest in kept_apart):
+    if not apart and all(oldest >= rule.history_from_us for oldest in kept_apart):
         rule.forgetting.row(merged)
     pairs = pairs_of(layout, row_key, merged, static=static)
     before, now = {key for key, _ in old}, set(pairs[::2])

@@ -51,6 +51,11 @@ def stamp_of(key: bytes) -> int:
     return _LATEST - int.from_bytes(key[-17:-9], "big")
 
 
+def inverted(stamp_us: int) -> bytes:
+    """A stamp as it stands in keys, at [-17:-9]."""
+    return (_LATEST - stamp_us).to_bytes(8, "big")
+
+
 def newest_stamp(pairs: Pairs) -> int:
     """The latest timestamp among the pairs of a write; 0 if there are none."""
     if len(pairs) == 2:
@@ -142,6 +147,8 @@ def token_of(layout: RowLayout, cells: Sequence[bytes]) -> int:
 
 def row_key(layout: RowLayout, cells: Sequence[bytes]) -> bytes:
     """The key of a row, without a tail, from the cells of its whole primary key."""
+    if len(cells) == 1 and not layout.clustering:
+        return partition_prefix(layout, cells) + ROWS
     split = len(layout.partition)
     return row_in(layout, partition_prefix(layout, cells[:split]), cells[split:])
 

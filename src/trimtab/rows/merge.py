@@ -108,15 +108,21 @@ def _uncover(row: Row, covered_us: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """Deletions that arrived before `before_ms` have reached every replica, with all that they could cover."""
+    """Deletions that arrived before `before_ms` have reached every replica, with all that they could cover.
+
+    `history_from_ms`: a cell that expired later than this stays, for reads as of a time at which it was there.
+    """
 
     before_ms: int = 0
+    history_from_ms: int = 1 << 63
 
     def deletion(self, written_ms: int) -> bool:
         return written_ms < self.before_ms
 
     def cell(self, cell: CellState) -> bool:
         """An expired cell is a deletion that arrived when it expired: certainly not before it was written."""
+        if cell.rank == EXPIRING and cell.until_s * 1000 > self.history_from_ms:
+            return False
         return cell.rank in (DELETED, EXPIRING) and cell.until_s * 1000 < self.before_ms
 
     def row(self, merged: Merged) -> None:

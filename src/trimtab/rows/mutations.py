@@ -1,7 +1,8 @@
 """Requests to write, as pairs to put: what a table can't take is refused here, before anything is written anywhere.
 
 The result holds the pairs by partition: those of one partition go to the same replicas and are applied together. Equal
-requests with equal stamps give equal pairs, so sending one again changes nothing.
+requests with equal stamps give equal pairs, so sending one again changes nothing. What is added to lists by different
+requests with equal stamps is all kept, as in CQL, where each element that is added has a timeuuid of its own.
 
 How a put is written depends on its columns alone, so that is computed once (`_Plan`), and a row costs little more than
 its checks. Rows with multi-cell collections take the general way, over `Row`.
@@ -17,11 +18,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from trimtab.catalog.cql_type import Kind
-from trimtab.catalog.nested import split_elements
+from trimtab.catalog.nested import given_elements, split_elements
 from trimtab.catalog.schema import ColumnKind
 from trimtab.rows import keys
 from trimtab.rows.deletions import deletion_key, deletion_value, range_value
 from trimtab.rows.errors import BadRequest
+from trimtab.rows.hashing import content_hash
 from trimtab.rows.layout import MAX_CELL_BYTES, RowLayout, Shape, ValueColumn
 from trimtab.rows.protocol import Cell, DeleteRequest, Pairs, PutRequest, Way
 from trimtab.rows.values import (
@@ -47,21 +49,37 @@ MAX_TTL_S = 20 * 365 * 86_400  # CQL's
 _LAST_SECOND = (1 << 32) - 1
 _MOST_US = (1 << 63) - 1
 _FLAGS = [bytes((flags,)) for flags in range(ALL_FLAGS + 1)]
+CLIENT = 0  # no instance has this number
+_LAST_TURN = (1 << 31) - 1
+_ADDED_APART = 1 << 31  # elements that replace a list sort before those that are added with the same stamp
 ByPartition = dict[bytes, Pairs]
 
 
+def checked_ttl(layout: RowLayout, ttl_s: int | None) -> int:
+    """How long cells live, 0 for ever: what the request says, which may be 0; else what the table does."""
+    ttl_s = layout.table.options.default_ttl_s if ttl_s is None else ttl_s
+    if not 0 <= ttl_s <= MAX_TTL_S:
+        raise layout.refuse(f"a TTL of {ttl_s} s; it may be from 0 (never) to {MAX_TTL_S} (20 years)")
+    return ttl_s
+
+
 class _Written:
-    """What all rows of a request share: its stamp, when its cells expire, and when it arrived."""
+    """What all rows of a request share: its stamp and who gave it, when its cells expire, and when it arrived.
 
-    __slots__ = ("expires_s", "expiry", "stamp_us", "ttl_s", "written_s")
+    `turn` is the place of the row that is being written among those of its batch.
+    """
 
-    def __init__(self, layout: RowLayout, stamp_us: int, ttl_s: int, now_ms: int) -> None:
+    __slots__ = ("expires_s", "expiry", "stamp_us", "stamped_by", "ttl_s", "turn", "written_s")
+
+    def __init__(
+        self, layout: RowLayout, stamp_us: int, ttl_s: int | None, now_ms: int, stamped_by: int = CLIENT
+    ) -> None:
         if not -_MOST_US < stamp_us < _MOST_US:
             raise layout.refuse(f"a timestamp of {stamp_us} µs; it must fit 64 bits")
-        ttl_s = ttl_s or layout.table.options.default_ttl_s
-        if not 0 <= ttl_s <= MAX_TTL_S:
-            raise layout.refuse(f"a TTL of {ttl_s} s; it may be from 1 to {MAX_TTL_S} (20 years)")
+        ttl_s = checked_ttl(layout, ttl_s)
         self.stamp_us = stamp_us
+        self.stamped_by = stamped_by
+        self.turn = 0
         self.ttl_s = ttl_s
         self.expires_s = min(now_ms // 1000 + ttl_s, _LAST_SECOND) if ttl_s else 0
         self.expiry = EXPIRY.pack(ttl_s, self.expires_s) if ttl_s else b""
@@ -197,8 +215,7 @@ def _collection(layout: RowLayout, column: ValueColumn, cell: Cell, way: Way, wr
     if column.path is None:
         if way is Way.REMOVE:
             raise layout.refuse(f"column {column.name}: elements of a list have no names to remove them by")
-        added = (-stamp if way is Way.PREPEND else stamp) + (1 << 63)
-        begin = added.to_bytes(8, "big")
+        begin = _list_path(cell, way, written)
         for at, part in enumerate(parts):
             found.elements[begin + at.to_bytes(4, "big")] = written.cell(part)
         return found
@@ -219,6 +236,22 @@ def _collection(layout: RowLayout, column: ValueColumn, cell: Cell, way: Way, wr
         for part in parts:
             found.elements[encode(part)] = written.cell(b"")
     return found
+
+
+def _list_path(cell: bytes, way: Way, written: _Written) -> bytes:
+    """How the paths of elements of a list begin: later ones come after (or before) earlier ones.
+
+    An instance never gives a stamp twice, but two may give the same, and all writes of a batch share theirs: without
+    more, one client's element would take the place of another's. What a client has stamped itself is told apart by
+    what it says, so that the same sent again, through whomever, is the same.
+    """
+    stamp, turn = written.stamp_us, written.turn
+    if way is Way.WHOLE:
+        return (stamp + (1 << 63)).to_bytes(8, "big")
+    content = content_hash(written.stamped_by.to_bytes(8, "big") + cell)
+    if way is Way.PREPEND:
+        return ((1 << 63) - stamp).to_bytes(8, "big") + (_ADDED_APART + _LAST_TURN - turn).to_bytes(4, "big") + content
+    return (stamp + (1 << 63)).to_bytes(8, "big") + (_ADDED_APART + turn).to_bytes(4, "big") + content
 
 
 class _Plan:
@@ -260,14 +293,19 @@ def _plan(layout: RowLayout, columns: Sequence[int]) -> _Plan:
     return known
 
 
-def pairs_of_put(layout: RowLayout, request: PutRequest, stamp_us: int, now_ms: int) -> ByPartition:
-    """The pairs of a put with this stamp, by the prefix of their partition. BadRequest names what is wrong."""
+def pairs_of_put(
+    layout: RowLayout, request: PutRequest, stamp_us: int, now_ms: int, *, stamped_by: int = CLIENT, turn: int = 0
+) -> ByPartition:
+    """The pairs of a put with this stamp, by the prefix of their partition. BadRequest names what is wrong.
+
+    `stamped_by`: the raft id of the instance that stamped it. `turn`: so many rows of its batch come before.
+    """
     plan = _plan(layout, request.columns)
-    written = _Written(layout, stamp_us, request.ttl_s, now_ms)
+    written = _Written(layout, stamp_us, request.ttl_s, now_ms, stamped_by)
     ways = _ways(layout, request)
     found: ByPartition = {}
     key_slot = plan.key_slot
-    for cells in request.rows:
+    for written.turn, cells in enumerate(request.rows, turn):
         if len(cells) != plan.count:
             raise layout.refuse(f"a row of {len(cells)} cells for {plan.count} columns")
         if key_slot >= 0 and (cell := cells[key_slot]).__class__ is bytes:
@@ -330,7 +368,7 @@ def _check_ways(layout: RowLayout, section: _Section, cells: Sequence[Cell], way
         cell = cells[slot]
         if ways[slot] is Way.REMOVE and cell is not None:
             try:
-                split_elements(cell, column.type.name)
+                given_elements(cell, column.type.name)
             except ValueError as error:
                 raise layout.refuse(f"column {column.name} ({column.type.name}): {error}") from None
 
@@ -373,6 +411,9 @@ def _delete_range(
 
 
 def _delete_columns(layout: RowLayout, request: DeleteRequest, prefix: bytes, written: _Written, pairs: Pairs) -> None:
+    if len(set(request.columns)) != len(request.columns):
+        text = f"{len(request.columns)} columns are to be deleted, but some are named twice"
+        raise layout.refuse(f"{text}; name each once")
     kinds = {layout.columns[id].kind if id in layout.columns else None for id in request.columns}
     if None in kinds or kinds & {ColumnKind.PARTITION, ColumnKind.CLUSTERING}:
         wrong = next(
@@ -396,4 +437,4 @@ def _delete_columns(layout: RowLayout, request: DeleteRequest, prefix: bytes, wr
         _put(layout, section, row_key, nothing, (), False, written, pairs)
 
 
-__all__ = ["BadRequest", "ByPartition", "MAX_TTL_S", "pairs_of_delete", "pairs_of_put"]
+__all__ = ["BadRequest", "ByPartition", "CLIENT", "MAX_TTL_S", "checked_ttl", "pairs_of_delete", "pairs_of_put"]

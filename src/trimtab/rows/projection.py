@@ -1,6 +1,6 @@
 """The cells that somebody wants of merged rows, in the order they want them.
 
-Where each column is found is computed once per list of columns (`_Plan`). A value without stamps per cell gives up all
+Where each column is found is computed once per list of columns (`Plan`). A value without stamps per cell gives up all
 its cells in one unpacking; the others are decoded whole.
 """
 
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
 _numbers = count()
 
 
-class _Plan:
+class Plan:
     """Where each wanted cell goes (`into`) and comes from.
 
     Of values whose cells share their stamp: `fixed` holds (into, bits to shift its presence by, place in what is
@@ -70,12 +70,12 @@ def _wanted(shape: Shape, columns: Sequence[int]) -> list[tuple[int, ValueColumn
     return [(into, known[id]) for into, id in enumerate(columns) if id in known]
 
 
-def plan_of(layout: RowLayout, columns: Sequence[int]) -> _Plan:
+def plan_of(layout: RowLayout, columns: Sequence[int]) -> Plan:
     """How these columns are read; the same for as long as layout and columns are. BadRequest: no such column."""
     key = ("read", *columns)
-    known: _Plan | None = layout.plans.get(key)
+    known: Plan | None = layout.plans.get(key)
     if known is None:
-        known = layout.remember(key, _Plan(layout, columns))
+        known = layout.remember(key, Plan(layout, columns))
     return known
 
 
@@ -111,6 +111,16 @@ def rows_of(
     return rows
 
 
+def row_cells(layout: RowLayout, plan: Plan, pairs: Pairs, now_s: int) -> list[Cell] | None:
+    """The wanted cells of the one row that is in merged pairs of a table without clustering columns; None: not live."""
+    if len(pairs) == 2 and _is_plain(layout.regular, pairs[0], pairs[1]):
+        return _plain_row(layout, plan, pairs[0], pairs[1], now_s)
+    rows = Rows([], [], [])
+    for row_key, versions in _grouped(pairs):
+        _add(layout, plan, rows, row_key, versions, None, now_s, with_meta=False)
+    return rows.cells[0] if rows.cells else None
+
+
 def _grouped(pairs: Pairs) -> Iterator[tuple[bytes, list[Pair]]]:
     known, versions = b"", list[Pair]()
     for at in range(0, len(pairs), 2):
@@ -133,7 +143,7 @@ class _Static(NamedTuple):
 
 def _by_partition(
     layout: RowLayout,
-    plan: _Plan,
+    plan: Plan,
     rows: Rows,
     pairs: Pairs,
     now_s: int,
@@ -163,7 +173,7 @@ def _by_partition(
     leave(prefix, static, before)
 
 
-def _static(layout: RowLayout, plan: _Plan, versions: list[Pair], now_s: int) -> _Static | None:
+def _static(layout: RowLayout, plan: Plan, versions: list[Pair], now_s: int) -> _Static | None:
     """The wanted cells of a static row; None if it is not live."""
     row = merge_versions(layout, versions, static=True).row
     if not row.live(now_s):
@@ -188,7 +198,7 @@ def _cell(column: ValueColumn, row: Row, now_s: int) -> tuple[Cell, CellMeta | N
 
 def _append(
     layout: RowLayout,
-    plan: _Plan,
+    plan: Plan,
     rows: Rows,
     row_key: bytes,
     cells: list[tuple[int, Cell]],
@@ -218,7 +228,7 @@ def _append(
 
 def _add(
     layout: RowLayout,
-    plan: _Plan,
+    plan: Plan,
     rows: Rows,
     row_key: bytes,
     versions: list[Pair],
@@ -232,14 +242,9 @@ def _add(
     if (len(versions) == 1 or (len(versions) == 2 and versions[1][0][-9] == ROW_DELETE)) and _is_plain(
         layout.regular, key, value
     ):
-        check_content(key, value)
-        out = _plain_cells(layout, plan, value, now_s)
+        out = _plain_row(layout, plan, key, value, now_s)
         if out is None:
             return
-        if plan.keys:
-            of_key = key_cells(layout, row_key)
-            for into, at in plan.keys:
-                out[into] = of_key[at]
         if with_meta:
             rows.metas.append(_plain_metas(plan, key, value, out, static, now_s))
         if static is not None:
@@ -264,7 +269,18 @@ def _is_plain(shape: Shape, key: bytes, value: bytes) -> bool:
     return key[-9] == PUT and value[1:HEAD] == shape.number_bytes and not value[0] & PER_CELL and not shape.multicell
 
 
-def _plain_cells(layout: RowLayout, plan: _Plan, value: bytes, now_s: int) -> list[Cell] | None:
+def _plain_row(layout: RowLayout, plan: Plan, key: bytes, value: bytes, now_s: int) -> list[Cell] | None:
+    """The wanted cells of key and plain value; None if the row is not live."""
+    check_content(key, value)
+    out = _plain_cells(layout, plan, value, now_s)
+    if out is not None and plan.keys:
+        of_key = key_cells(layout, key[:-TAIL])
+        for into, at in plan.keys:
+            out[into] = of_key[at]
+    return out
+
+
+def _plain_cells(layout: RowLayout, plan: Plan, value: bytes, now_s: int) -> list[Cell] | None:
     """The wanted regular cells of a plain value; None if its row is not live."""
     shape, flags = layout.regular, value[0]
     if flags > ALL_FLAGS:
@@ -301,7 +317,7 @@ def _damaged(layout: RowLayout, value: bytes, why: str) -> BadRow:
     return BadRow(f"a damaged value of {layout.name} ({len(value)} bytes, beginning with {value[:16].hex()}): {why}")
 
 
-def _plain_metas(plan: _Plan, key: bytes, value: bytes, out: list[Cell], static: _Static | None, now_s: int) -> Metas:
+def _plain_metas(plan: Plan, key: bytes, value: bytes, out: list[Cell], static: _Static | None, now_s: int) -> Metas:
     left = int.from_bytes(value[HEAD + 4 : HEAD + 8], "big") - now_s if value[0] & TTL else None
     meta = CellMeta(stamp_of(key), left)
     metas: Metas = [None] * plan.count

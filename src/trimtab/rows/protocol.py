@@ -46,15 +46,23 @@ Pairs = list[bytes]  # key, value, key, value, ...
 
 
 class SchemaRequest(msgspec.Struct, array_like=True, frozen=True):
-    """`known`: (catalog version, topology version) that the client has; nothing is sent twice."""
+    """`known`: (catalog version, topology version) that the client has; nothing is sent twice.
+
+    `placed`: the `placed` of the newest reply that told where tablets are; negative: only with a new catalog.
+    """
 
     known: tuple[int, int] = (0, 0)
+    placed: int = -1
 
 
 class SchemaReply(msgspec.Struct, array_like=True, frozen=True):
     """`catalog` is the encoded catalog, `tablets` the packed replicas by table id; both empty if `known` is current.
 
-    `instances`: raft id -> (instance id, address, data centre, whether it is Online).
+    Replicas move while the catalog stays: without a catalog, `tablets` has only the tables that have changed since
+    `placed`, a number that grows with every change. Of tables whose tablets are given other replicas there are also
+    `held` (everybody who has a replica, or should: that is where files are loaded) and `reading` (those who answer
+    reads). `instances`: raft id -> (instance id, address, data centre, whether
+    it is Online).
     """
 
     catalog_version: int
@@ -62,6 +70,9 @@ class SchemaReply(msgspec.Struct, array_like=True, frozen=True):
     catalog: bytes = b""
     tablets: dict[int, list[bytes]] = {}
     instances: dict[int, tuple[str, str, str, bool]] = {}
+    placed: int = 0
+    held: dict[int, list[bytes]] = {}
+    reading: dict[int, list[bytes]] = {}
 
 
 class ChangeRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -97,7 +108,7 @@ class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
     `timestamp_us` set by the client orders the write; else the coordinator stamps it, later than `after_us`. `update`:
     the cells alone are written, and the row does not exist without them (CQL's UPDATE; else INSERT). `ways` in step
-    with the columns; empty: all WHOLE.
+    with the columns; empty: all WHOLE. `ttl_s` 0: the cells never expire; None: the table says when.
     """
 
     table: int
@@ -107,7 +118,7 @@ class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
     level: Level = Level.QUORUM
     timestamp_us: int = 0
     after_us: int = 0
-    ttl_s: int = 0
+    ttl_s: int | None = None
     update: bool = False
     ways: list[Way] = []
 
@@ -184,7 +195,11 @@ class SliceRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
-    """Rows in order of token, first_token exclusive (None: from the beginning), last_token inclusive."""
+    """Rows in order of token, first_token exclusive (None: from the beginning), last_token inclusive.
+
+    `epoch`: the one that another part of the same scan was read at (see RowsReply), so that all parts show the same
+    loads; -1: the newest. A page that goes on with another is read at that one's.
+    """
 
     table: int
     version: int
@@ -196,6 +211,7 @@ class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
     level: Level = Level.QUORUM
     as_of_us: int = 0
     with_meta: bool = False
+    epoch: int = -1
 
 
 class CellMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -206,13 +222,17 @@ class CellMeta(msgspec.Struct, array_like=True, frozen=True):
 class RowsReply(msgspec.Struct, array_like=True, frozen=True):
     """Cells in the order of the columns asked for. For a get: one per key, None where there is no row.
 
-    `page` empty: nothing follows. `metas` only where asked for, in step with the rows.
+    `page` empty: nothing follows. `metas` only where asked for, in step with the rows. `epoch`: of a slice or a scan,
+    the one it was read at; -1: not said. `stamp_us`: nothing that was read is stamped later; what is written because of
+    it has to be (`after_us`).
     """
 
     rows: Sequence[Sequence[Cell] | None]
     page: bytes = b""
     stale: bool = False
     metas: list[list[CellMeta | None] | None] = []
+    epoch: int = -1
+    stamp_us: int = 0
 
 
 class WriteKind(enum.IntEnum):
@@ -222,13 +242,20 @@ class WriteKind(enum.IntEnum):
 
 
 class ReplicaWrite(msgspec.Struct, array_like=True, frozen=True):
-    """Pairs for one tablet. `written_ms` is the coordinator's clock when the write began, whatever its stamp."""
+    """Pairs for one tablet. `written_ms` is the coordinator's clock when the write began, whatever its stamp.
+
+    `generation` of the table is the one it is meant for. `epoch`: the replica has to know of this one first. Of a fresh
+    write it is the one since which the generation is served; what a repair brings was read at it, so there may be rows
+    in it of the loads up to there.
+    """
 
     table: int
     tablet: int
     pairs: Pairs
     written_ms: int
     kind: WriteKind = WriteKind.FRESH
+    generation: int = 1
+    epoch: int = 0
 
 
 class ReplicaWrites(msgspec.Struct, array_like=True, frozen=True):
@@ -265,7 +292,11 @@ class RangeRead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ReplicaRead(msgspec.Struct, array_like=True, frozen=True):
-    """Several ranges of one tablet, for one request. `digest`: only their digests are wanted."""
+    """Several ranges of one tablet, for one request. `digest`: only their digests are wanted.
+
+    `epoch`: rows of loads that became visible later are left out; -1: it was not said, so the newest is meant. `apart`:
+    stamps of loads that some reader may still have to leave out. Versions with these are not merged with others.
+    """
 
     topology: int
     catalog: int
@@ -276,6 +307,8 @@ class ReplicaRead(msgspec.Struct, array_like=True, frozen=True):
     digest: bool = False
     now_s: int = 0
     as_of_us: int = 0
+    epoch: int = -1
+    apart: list[int] = []
 
 
 class RangeRows(msgspec.Struct, array_like=True, frozen=True):

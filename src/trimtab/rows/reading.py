@@ -11,6 +11,9 @@ partition looks at them first; so does one in reverse, which therefore stays ins
 A partition with a live static row but no live row reads as one row without clustering key, as in CQL, if the range
 covers it from beginning to end. A read ends after `limit` live rows, or when it has looked at too much; `end` says
 where to go on. A row that consists of one version, in the newest layout, is passed on without being decoded.
+
+Versions with stamps of loads that are not settled can be kept apart: they stay as they are, beside what the others of
+their row are merged to. Whoever stores the answer can then still leave them out.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from trimtab.rows.keys import (
     PARTITION_DELETED,
     PUT,
     RANGE_DELETED,
+    ROW_DELETE,
     ROWS,
     STATIC,
     TAIL,
@@ -42,7 +46,7 @@ from trimtab.rows.protocol import Pairs, RangeRead, RangeRows
 from trimtab.rows.resuming import begins_whole, ends_whole, is_whole, moved, stopped_at
 from trimtab.rows.values import HEAD, MARKER, NEVER, PER_CELL, TIMES, TTL
 
-__all__ = ["Limits", "Reading", "Rows", "Scan", "merge_answers", "read_range", "rows_of", "scan_of"]
+__all__ = ["Limits", "Reading", "Rows", "Scan", "judged_s", "merge_answers", "read_range", "rows_of", "scan_of"]
 
 
 class Scan(Protocol):
@@ -63,6 +67,7 @@ class Limits:
 LIMITS = Limits()
 NO_LIMITS = Limits(1 << 62, 1 << 62, 1 << 62)
 NOTHING_FORGOTTEN = Forgetting()
+NONE_APART: frozenset[bytes] = frozenset()
 
 
 @dataclass(slots=True)
@@ -94,7 +99,14 @@ class _Partition:
 
 class _Reader:
     def __init__(
-        self, layout: RowLayout, wanted: RangeRead, now_s: int, as_of_us: int, limits: Limits, forgetting: Forgetting
+        self,
+        layout: RowLayout,
+        wanted: RangeRead,
+        now_s: int,
+        as_of_us: int,
+        limits: Limits,
+        forgetting: Forgetting,
+        apart: frozenset[bytes],
     ) -> None:
         self.layout = layout
         self.wanted = wanted
@@ -102,6 +114,7 @@ class _Reader:
         self.as_of_us = as_of_us
         self.limits = limits
         self.forgetting = forgetting
+        self.apart = apart
         self.simple = not as_of_us and not forgetting.before_ms
         self.pairs: Pairs = []
         self.live = 0
@@ -131,6 +144,8 @@ class _Reader:
     def merge(self, row_key: bytes, versions: list[Pair], covered_us: int, static: bool = False) -> tuple[Pairs, bool]:
         """The canonical form of a row, and whether it is live."""
         layout, now_s = self.layout, self.now_s
+        if self.apart and len(versions) > 1 and any(key[-17:-9] in self.apart for key, _ in versions):
+            return self._merge_apart(row_key, versions, covered_us, static)
         if len(versions) == 1:
             key, value = versions[0]
             if is_canonical(layout, key, value, covered_us, static=static):
@@ -150,6 +165,25 @@ class _Reader:
         if self.forgetting.before_ms:
             self.forgetting.row(merged)
         return pairs_of(layout, row_key, merged, static=static), merged.live(now_s)
+
+    def _merge_apart(self, row_key: bytes, versions: list[Pair], covered_us: int, static: bool) -> tuple[Pairs, bool]:
+        """The same, with what is kept apart as it is, unless a deletion covers it."""
+        rest = [pair for pair in versions if pair[0][-17:-9] not in self.apart]
+        least_us = covered_us
+        if any(key[-9] == ROW_DELETE for key, _ in rest):
+            merged = merge_versions(self.layout, rest, static=static, covered_us=covered_us, as_of_us=self.as_of_us)
+            least_us = max(least_us, merged.deleted_us)
+        kept = [
+            pair
+            for pair in versions
+            if pair[0][-17:-9] in self.apart
+            and stamp_of(pair[0]) > least_us
+            and not 0 < self.as_of_us < stamp_of(pair[0])
+        ]
+        pairs = self.merge(row_key, rest, covered_us, static)[0] if rest else []
+        whole = merge_versions(self.layout, versions, static=static, covered_us=covered_us, as_of_us=self.as_of_us)
+        found = sorted([*zip(pairs[::2], pairs[1::2], strict=True), *kept])
+        return [part for pair in found for part in pair], whole.live(self.now_s)
 
     # One partition after the other
 
@@ -230,6 +264,11 @@ class _Reader:
         return kept
 
 
+def judged_s(now_s: int, as_of_us: int) -> int:
+    """The second by which a read judges what has expired: now; of a read as of a time, then."""
+    return min(now_s, as_of_us // 1_000_000) if as_of_us else now_s
+
+
 def read_range(
     layout: RowLayout,
     scan: Scan,
@@ -239,17 +278,18 @@ def read_range(
     *,
     limits: Limits = LIMITS,
     forgetting: Forgetting = NOTHING_FORGOTTEN,
+    apart: frozenset[bytes] = NONE_APART,
 ) -> Reading:
     """Rows with low <= row key < high, live at `now_s`; with `as_of_us` as they were then.
 
     `forgetting`: leave out deletions that could be folded away on this replica, so that it answers the same before and
-    after it does.
+    after it does. `apart`: inverted stamps whose versions are not merged with others.
     """
     if wanted.low >= wanted.high or wanted.limit <= 0:
         return Reading([])
-    if wanted.point and not layout.clustering and not as_of_us and not forgetting.before_ms:
+    if wanted.point and not layout.clustering and not as_of_us and not forgetting.before_ms and not apart:
         return _point(layout, scan, wanted, now_s)
-    reader = _Reader(layout, wanted, now_s, as_of_us, limits, forgetting)
+    reader = _Reader(layout, wanted, now_s, as_of_us, limits, forgetting, apart)
     if not layout.clustering:
         return _simple(reader, scan)
     return _reverse(reader, scan) if wanted.reverse else _forward(reader, scan)
@@ -374,7 +414,12 @@ def scan_of(pairs: Sequence[Pair]) -> Scan:
 
 
 def merge_answers(
-    layout: RowLayout, wanted: RangeRead, answers: Sequence[RangeRows | Reading], now_s: int, as_of_us: int = 0
+    layout: RowLayout,
+    wanted: RangeRead,
+    answers: Sequence[RangeRows | Reading],
+    now_s: int,
+    as_of_us: int = 0,
+    apart: frozenset[bytes] = NONE_APART,
 ) -> Reading:
     """What replicas answered to one question, as one answer; `more` also when it is only known so far what there is.
 
@@ -389,7 +434,8 @@ def merge_answers(
     for each in answers:
         union.update(zip(each.pairs[::2], each.pairs[1::2], strict=True))
     asked = RangeRead(low, high, wanted.limit, wanted.reverse, wanted.point)
-    found = read_range(layout, scan_of(sorted(union.items())), asked, now_s, as_of_us, limits=NO_LIMITS)
+    scan = scan_of(sorted(union.items()))
+    found = read_range(layout, scan, asked, now_s, as_of_us, limits=NO_LIMITS, apart=apart)
     if ends and not found.more:
         reached = low if wanted.reverse else high
         bare = found.bare and bool(layout.clustering)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trimtab.rows.column_keys import ordered_tokens, with_tails
-from trimtab.rows.ragged import Ragged, copy_columns, room
+from trimtab.rows.column_keys import ordered_tokens, tails
+from trimtab.rows.ragged import Ragged, copy_columns, join, room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,15 +41,25 @@ class SortedRows:
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def size(self) -> int:
+        """Bytes of keys without tails and of values, about: these may be some rows of many, and all are alike then."""
+        return (self.rows.size + self.values.size) * len(self) // max(1, len(self.rows))
+
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[Ragged, Ragged]]:
         """Keys and values in order, so many at a time; fewer where they are large."""
+        for parts, values in self.parts(rows):
+            yield join(parts), values
+
+    def parts(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[list[Ragged | bytes], Ragged]]:
+        """The same with the parts of keys that are still to be joined."""
         size_bytes = self.rows.size + self.values.size
         rows = max(1, min(rows, BLOCK_BYTES * len(self.rows) // max(1, size_bytes)))
         for start in range(0, len(self), rows):
             places = self.order[start : start + rows]
             values = self.values.take(places)
             stamps = self.stamp_us if isinstance(self.stamp_us, int) else self.stamp_us[places]
-            yield with_tails(self.rows.take(places), stamps, values), values
+            yield [self.rows.take(places), *tails(stamps, values)], values
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The same as lists of bytes."""

@@ -11,8 +11,11 @@ cell lies depends on layout and flags alone. A collection says for itself when i
     rank (1) · stamp_us (8) · [EXPIRING: ttl_s, expires_s] · [DELETED: written_s] · path size · path ·
     [unless DELETED: value size · value]
 
-The path of an element of a set or map is its key in ordered encoding; of a list the stamp it was added with, and its
-place among those added together.
+The path of an element of a set or map is its key in ordered encoding; of a list it begins with the stamp that it was
+added with (prepended: negative), says what tells its write from others of that stamp (a new value of the whole list has
+nothing here: there is one at a time), and ends with its place among those added together:
+
+    stamp_us (8) · [added: turn in the batch (4) · hash of who stamped it and of what was added (8)] · place (4)
 
 A row has one encoding (`encode_row`): the short one, without stamps per cell, wherever marker and cells agree on stamp
 and expiry. A marker's stamp is always the key's; without one the key has the latest stamp of the cells. Deletions of

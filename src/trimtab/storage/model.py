@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 
-from trimtab.storage.model_table import ModelBatch, Table, Undo
+from trimtab.storage.file_sums import sum_of
+from trimtab.storage.memory_table import MemoryBatch, Table, Undo
 from trimtab.storage.port import (
     Batch,
     Corrupt,
@@ -42,6 +44,7 @@ from trimtab.storage.port import (
     SyncFailed,
     check_ascending,
     check_bytes,
+    check_file_name,
     check_name,
 )
 
@@ -50,6 +53,9 @@ T = TypeVar("T")
 CallLater = Callable[[float, Callable[[], None]], object]
 UNLIMITED_BYTES = 1 << 50
 _TABLE_MARK = b"model table 1\n"
+# All that there is of a store is one file.
+_STORE_FILE = "CURRENT"
+_STORE_MARK = b"model store 1\n"
 _encode_table = msgspec.msgpack.Encoder().encode
 _decode_table = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
@@ -88,6 +94,24 @@ class _Contents:
         if self.table.shared:
             self.table = self.table.copy()
         return self.table
+
+    def encoded(self) -> bytes:
+        """The file that it is."""
+        return _STORE_MARK + _encode_table([(key, self.table.values[key]) for key in self.table.keys])
+
+    @classmethod
+    def decoded(cls, data: bytes) -> _Contents | None:
+        """The store of a file; None: it is none."""
+        if not data.startswith(_STORE_MARK):
+            return None
+        try:
+            pairs = _decode_table(data[len(_STORE_MARK) :])
+        except msgspec.DecodeError:
+            return None
+        table = Table()
+        for key, value in pairs:
+            table.put(key, value)
+        return cls(table)
 
     def roll_back(self, keep: int) -> int:
         """Take back all but the first `keep` batches that are not durable. How many bytes the first of them had."""
@@ -152,14 +176,14 @@ class ModelStore:
         return list(islice(self.scan(low, high), limit))
 
     def batch(self) -> Batch:
-        return ModelBatch()
+        return MemoryBatch()
 
     def write(self, batch: Batch) -> None:
         if self._refusal is not None:
             raise self._refusal
         if self._full is not None:
             raise self._full
-        if type(batch) is not ModelBatch:
+        if type(batch) is not MemoryBatch:
             raise TypeError(f"a batch of this store is needed, not {type(batch).__name__}")
         operations = batch.take()
         if batch.bytes > self._disk.free_bytes():
@@ -217,7 +241,7 @@ class ModelStore:
         if self._full is not None:
             raise self._full
         tables = [self._disk.read_table(name) for name in names]
-        batch = ModelBatch()
+        batch = MemoryBatch()
         for pairs in tables:
             for key, value in pairs:
                 batch.put(key, value)
@@ -227,6 +251,14 @@ class ModelStore:
         contents.make_durable(contents.written)
         for name in names:
             self._disk.remove(name)
+
+    def hold_merging(self, coming: int) -> None:
+        self.merge()
+
+    def merge(self) -> None:
+        """It has no files that could be merged."""
+        if self._refusal is not None:
+            raise self._refusal
 
     def reopen(self) -> None:
         if self._refusal is not None:
@@ -305,6 +337,8 @@ class ModelDisk:
         if name in self._files:
             raise StorageError(f"can't open the store {name!r}: there is a file of this name")
         self._refuse_inside_store(name)
+        if f"{name}/{_STORE_FILE}" in self._files:
+            raise Corrupt(name, "its files are not those of a store")
         contents = self._stores.get(name)
         if contents is None:
             contents = self._stores[name] = _Contents(Table())
@@ -353,8 +387,21 @@ class ModelDisk:
     def names(self, prefix: str = "") -> list[str]:
         return sorted(name for name in (*self._stores, *self._files) if name.startswith(prefix))
 
+    def entries(self, name: str) -> list[str]:
+        inside = check_name(name) + "/"
+        found = {each[len(inside) :].split("/")[0] for each in (*self._stores, *self._files) if each.startswith(inside)}
+        return sorted(found)
+
     def read_file(self, name: str) -> bytes | None:
-        return self._files.get(check_name(name))
+        data = self._files.get(check_name(name))
+        if data is None and name.endswith(f"/{_STORE_FILE}"):
+            contents = self._stores.get(name.removesuffix(f"/{_STORE_FILE}"))
+            return None if contents is None else contents.encoded()
+        return data
+
+    def digest(self, name: str) -> tuple[int, int] | None:
+        data = self.read_file(name)
+        return None if data is None else (len(data), sum_of(data))
 
     def write_file(self, name: str, data: bytes) -> None:
         check_name(name)
@@ -372,6 +419,32 @@ class ModelDisk:
         data = _TABLE_MARK + _encode_table(written)
         self.write_file(name, data)
         return len(data)
+
+    @property
+    def directory(self) -> str:
+        return ""
+
+    def files(self, name: str) -> list[tuple[str, int]]:
+        inside = check_name(name) + "/"
+        stores = [(_STORE_FILE, len(self._stores[name].encoded()))] if name in self._stores else []
+        found = (
+            (each.removeprefix(inside), len(data)) for each, data in self._files.items() if each.startswith(inside)
+        )
+        return sorted([*stores, *(each for each in found if "/" not in each[0])])
+
+    def assemble(self, name: str, files: Mapping[str, str]) -> None:
+        check_name(name)
+        found = {check_file_name(inside): self.read_file(source) for inside, source in files.items()}
+        if self.exists(name):
+            raise StorageError(f"can't assemble {name!r}: the name is taken")
+        self._refuse_inside_store(name)
+        if missing := [files[inside] for inside, data in found.items() if data is None]:
+            raise StorageError(f"can't assemble {name!r}: there is no file {missing[0]}")
+        store = _Contents.decoded(found.get(_STORE_FILE) or b"")
+        if store is not None:
+            self._stores[name] = store
+            return
+        self._files.update((f"{name}/{inside}", data) for inside, data in found.items() if data is not None)
 
     def free_bytes(self) -> int:
         if self.full:
@@ -396,6 +469,9 @@ class ModelDisk:
                 done(result, None)
 
         self.call_later(self.work_latency(), run)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def close(self) -> None:
         for store in list(self._open.values()):

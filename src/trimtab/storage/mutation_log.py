@@ -14,7 +14,7 @@
 
     \\x00mutations            LogRecord: id, cut position, newest incarnation
     m <position u64>         incarnation u64, then the pairs
-    n, b, f, r ...           records of others (`records`)
+    n, b, f, r, x ...        records of others (`records`)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trimtab.storage.port import Batch, Corrupt, DiskFull, StorageError, Store, 
 
 Pairs = list[bytes]  # key, value, key, value, ...
 
-RECORD_PREFIXES = (b"n", b"b", b"f", b"r")
+RECORD_PREFIXES = (b"n", b"b", b"f", b"r", b"x")
 # More than this in one batch would hold the loop for too long; the rest goes with the next.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 # Writes of a replica are joined up to this part of a batch.

@@ -17,7 +17,8 @@ One conformance suite holds for both. What they guarantee:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -140,6 +141,18 @@ class Store(Protocol):
         """
         ...
 
+    def hold_merging(self, coming: int) -> None:
+        """Leave the files as they are when so many are ingested next, until `merge` or until it is opened again.
+
+        Nothing changes where they are too few to be merged; and where they are too many it merges them all the same.
+        Blocking, for a moment: not for the loop.
+        """
+        ...
+
+    def merge(self) -> None:
+        """Merge files in the background, as a store does from the beginning. Blocking likewise."""
+        ...
+
     def reopen(self) -> None:
         """Open again in place after DiskFull. Raises DiskFull, and changes nothing, while there is too little space.
 
@@ -192,7 +205,18 @@ class Disk(Protocol):
         """Sorted names of all stores and files that start with the prefix."""
         ...
 
+    def entries(self, name: str) -> list[str]:
+        """Sorted names of what lies directly in a directory, also where that is nothing whole yet; none: no such."""
+        ...
+
     def read_file(self, name: str) -> bytes | None: ...
+
+    def digest(self, name: str) -> tuple[int, int] | None:
+        """How many bytes a file has, and their checksum (`file_sums`); None: there is no such file.
+
+        Reads all of it: not for the loop.
+        """
+        ...
 
     def write_file(self, name: str, data: bytes) -> None:
         """Replace a small file atomically. Durable when it returns."""
@@ -204,8 +228,29 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    @property
+    def directory(self) -> str:
+        """Where others on this machine find it; empty: nowhere."""
+        ...
+
+    def files(self, name: str) -> list[tuple[str, int]]:
+        """Names and bytes of the files in a directory or a closed store, sorted; none: no such."""
+        ...
+
+    def assemble(self, name: str, files: Mapping[str, str]) -> None:
+        """Make a directory of files that are there: by their names in it, as hard links, so that nothing is copied.
+
+        All of it or nothing, and durable when it returns. Of the files of a closed store it is that store again, and
+        changing the one does not change the other.
+        """
+        ...
+
     def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run blocking work off the loop; then call done(result, None) or done(None, error) on it."""
+        ...
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A new lock, for what such work and the loop must not do at the same time."""
         ...
 
 
@@ -216,6 +261,13 @@ def check_name(name: str) -> str:
     for part in name.split("/"):
         if not part or part[0] == "." or "\\" in part or "\0" in part:
             raise InvalidName(f"{name!r} is not a name on this disk: use relative names such as 'log' or 'tablets/7'")
+    return name
+
+
+def check_file_name(name: str) -> str:
+    """The name itself, if it is one of a file directly in a directory; else InvalidName."""
+    if "/" in check_name(name):
+        raise InvalidName(f"{name!r} is not the name of a file in a directory")
     return name
 
 

@@ -12,13 +12,17 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
 import rocksdict
 
 from trimtab.storage import wal
+from trimtab.storage.file_sums import FileSum
 from trimtab.storage.off_loop import OffLoop
 from trimtab.storage.port import (
     Corrupt,
@@ -26,6 +30,7 @@ from trimtab.storage.port import (
     StorageError,
     check_ascending,
     check_bytes,
+    check_file_name,
     check_name,
 )
 from trimtab.storage.rocks_options import RocksOptions
@@ -39,6 +44,9 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
+_DIGEST_BYTES = 1024 * 1024
+_CONFIG = "rocksdict-config.json"
+_LET_GO_S = 0.0005
 
 
 class RocksDisk:
@@ -64,6 +72,8 @@ class RocksDisk:
         self._small: set[str] = set()
         # Stores are opened, and directories removed, on threads too.
         self._unfinished = itertools.count(1)
+        self._making_parents = threading.Lock()
+        self._opening = threading.Lock()
         self.path.mkdir(parents=True, exist_ok=True)
         _sync_directory(self.path.parent)
         _allow_open_files()
@@ -109,10 +119,13 @@ class RocksDisk:
             return
         # Gone at once and as a whole; the files themselves may take a while.
         doomed = self._unfinished_path()
-        path.rename(doomed)
-        _sync_directory(path.parent)
-        _sync_directory(self.path)
-        _delete(doomed)
+        try:
+            path.rename(doomed)
+            _sync_directory(path.parent)
+            _sync_directory(self.path)
+            _delete(doomed)
+        except OSError as error:
+            raise StorageError(f"can't remove {name!r}: {error}") from error
 
     def names(self, prefix: str = "") -> list[str]:
         found: list[str] = []
@@ -127,6 +140,14 @@ class RocksDisk:
                     found.append(path.relative_to(self.path).as_posix())
         return sorted(name for name in found if name.startswith(prefix))
 
+    def entries(self, name: str) -> list[str]:
+        try:
+            return sorted(path.name for path in self.path_of(name).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise explain(error, name, self, "list") from error
+
     def read_file(self, name: str) -> bytes | None:
         try:
             return self.path_of(name).read_bytes()
@@ -134,6 +155,20 @@ class RocksDisk:
             return None
         except OSError as error:
             raise explain(error, name, self, "read") from error
+
+    def digest(self, name: str) -> tuple[int, int] | None:
+        size, found = 0, FileSum()
+        try:
+            with self.path_of(name).open("rb", buffering=0) as file:
+                while chunk := file.read(_DIGEST_BYTES):
+                    # Lets the interpreter go for a piece of this size.
+                    found.add(chunk)
+                    size += len(chunk)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise explain(error, name, self, "read") from error
+        return size, found.value
 
     def write_file(self, name: str, data: bytes) -> None:
         check_bytes(data, "a file's contents")
@@ -177,12 +212,50 @@ class RocksDisk:
             raise explain(error, name, self, "write") from error
         return target.stat().st_size
 
+    @property
+    def directory(self) -> str:
+        return str(self.path)
+
+    def files(self, name: str) -> list[tuple[str, int]]:
+        path = self.path_of(name)
+        try:
+            return sorted((each.name, each.stat().st_size) for each in path.iterdir() if each.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def assemble(self, name: str, files: Mapping[str, str]) -> None:
+        target = self.path_of(name)
+        sources = {check_file_name(inside): self.path_of(source) for inside, source in files.items()}
+        if target.exists():
+            raise StorageError(f"can't assemble {name!r}: the name is taken")
+        for source in sources.values():
+            if not source.is_file():
+                raise StorageError(f"can't assemble {name!r}: there is no file {source.relative_to(self.path)}")
+        self._make_parent(name)
+        temporary = self._unfinished_path()
+        try:
+            temporary.mkdir()
+            for inside, source in sources.items():
+                # That one would be written in place when the store is opened. It can be done without.
+                if inside != _CONFIG:
+                    os.link(source, temporary / inside)
+            _sync_directory(temporary)
+            temporary.rename(target)
+            _sync_directory(target.parent)
+        except OSError as error:
+            if temporary.exists():
+                _delete(temporary)
+            raise explain(error, name, self, "assemble") from error
+
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
     def start(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         self.off_loop.start(work, done)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
 
     def close(self) -> None:
         """End the threads and close every store, those too that a thread has just opened."""
@@ -251,7 +324,11 @@ class RocksDisk:
         created = not path.exists()
         built = self.options.build_small(self._cache, self._small_memory) if small else self.options.build(self._cache)
         try:
-            database = rocksdict.Rdict(str(path), built)
+            # No thread gets the interpreter while this runs, which takes some 10 ms. The loop gets it between two of
+            # them: another one that opens a store waits for its turn, and a moment longer.
+            with self._opening:
+                database = rocksdict.Rdict(str(path), built)
+                time.sleep(_LET_GO_S)
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
         if created:
@@ -283,16 +360,18 @@ class RocksDisk:
 
     def _make_parent(self, name: str) -> None:
         directory = self.path
-        for part in name.split("/")[:-1]:
-            directory = directory / part
-            if not directory.is_dir():
-                try:
-                    directory.mkdir()
-                except OSError as error:
-                    raise explain(error, name, self, "create") from error
-                _sync_directory(directory.parent)
-            elif _is_store(directory):
-                raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
+        # Whoever finds a directory that another thread has made finds it synced.
+        with self._making_parents:
+            for part in name.split("/")[:-1]:
+                directory = directory / part
+                if not directory.is_dir():
+                    try:
+                        directory.mkdir()
+                    except OSError as error:
+                        raise explain(error, name, self, "create") from error
+                    _sync_directory(directory.parent)
+                elif _is_store(directory):
+                    raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
 
     def _unfinished_path(self) -> Path:
         return self.path / f".unfinished-{os.getpid()}-{next(self._unfinished)}"
@@ -328,7 +407,7 @@ def _check_skeleton(path: Path) -> None:
     trouble = wal.manifest_trouble(path)
     if trouble is not None:
         raise Corrupt(str(wal.manifest_of(path)), trouble.why, offset=trouble.offset)
-    config = path / "rocksdict-config.json"
+    config = path / _CONFIG
     if config.exists():
         # Written without a sync when the store was created, so a crash may have left it empty. It can be done without.
         try:

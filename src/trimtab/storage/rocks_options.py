@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import rocksdict
 
+SMALL_MERGED_FROM = 4  # files of a tablet's store that may hold the same keys
+
 
 @dataclass(frozen=True, slots=True)
 class RocksOptions:
@@ -44,7 +46,7 @@ class RocksOptions:
         # RocksDB would hold a writer, and with it the loop, when it falls behind. Writers are refused before (see
         # `node.replicas.flushing`), so there is room for what may come until then.
         options.set_max_write_buffer_number(6)
-        options.set_level_zero_file_num_compaction_trigger(4)
+        options.set_level_zero_file_num_compaction_trigger(SMALL_MERGED_FROM)
         options.set_level_zero_slowdown_writes_trigger(64)
         options.set_level_zero_stop_writes_trigger(256)
         options.set_arena_block_size(self.arena_bytes)

@@ -27,6 +27,7 @@ from trimtab.storage.port import (
     SyncFailed,
     check_bytes,
 )
+from trimtab.storage.rocks_options import SMALL_MERGED_FROM
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
@@ -35,6 +36,9 @@ _TABLE_FILE = re.compile(r"\S+\.sst")
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 # Said by RocksDB when it declines a sync because an append failed before; no fsync was tried then.
 _AFTER_FAILED_APPEND = "Writer has previous error"
+# Files that may hold the same keys, so that a read has to look into each of them.
+_LOOSE_FILES = "rocksdb.num-files-at-level0"
+MOST_LOOSE_FILES = 24
 
 
 class RocksBatch:
@@ -129,6 +133,7 @@ class RocksStore:
         # close() must not pull the database away under a thread that is inside it.
         self._syncing = threading.Lock()
         self._flushing = threading.Lock()
+        self._merging: bool | None = True
         self.last_sync_seconds = 0.0
 
     def get(self, key: bytes) -> bytes | None:
@@ -268,6 +273,28 @@ class RocksStore:
             # RocksDB moves by linking; a crash may leave the old name, which does no harm.
             path.unlink(missing_ok=True)
 
+    def hold_merging(self, coming: int) -> None:
+        with self._flushing:
+            self._check_writable()
+            files = int(self._db.property_value(_LOOSE_FILES) or 0) + coming
+            if files >= SMALL_MERGED_FROM:
+                self._set_merging(files > MOST_LOOSE_FILES)
+
+    def merge(self) -> None:
+        with self._flushing:
+            self._check_writable()
+            self._set_merging(True)
+
+    def _set_merging(self, on: bool) -> None:
+        if on == self._merging:
+            return
+        self._merging = None  # when it fails it may be either
+        try:
+            self._db.set_options({"disable_auto_compactions": "false" if on else "true"})
+        except Exception as error:
+            raise self._explain(error, "change the options of") from error
+        self._merging = on
+
     def reopen(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self.path} was closed")
@@ -286,6 +313,7 @@ class RocksStore:
             )
         self._let_go()
         self._db = self._disk.open_database(self.name, self._disk.report_to(self.name))
+        self._merging = True
         self._full = None
 
     def approximate_bytes(self) -> int:

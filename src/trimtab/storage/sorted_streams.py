@@ -4,7 +4,8 @@ A tablet's files are such streams: those of one level follow each other, those o
 the hash of their value, so equal keys are equal pairs, and it does not matter which of them stays.
 
 From every stream that much is taken as is certain to be complete: up to the least of the last keys that the streams
-have in hand. Where only one has anything there, its pairs pass as they are.
+have in hand. Where only one has anything there, its pairs pass as they are; where all have the same keys there, as
+replicas that miss nothing have, so do those of the first. Everything else is sorted.
 """
 
 from __future__ import annotations
@@ -59,10 +60,23 @@ def merged(streams: Iterable[Iterable[Batch]]) -> Iterator[Batch]:
     while len(live) > 1:
         last = min(stream.last for stream in live)
         parts = [part for part in (stream.take_to(last) for stream in live) if len(part[0])]
-        yield parts[0] if len(parts) == 1 else _merge(parts)
+        yield parts[0] if len(parts) == 1 or _same(parts) else _merge(parts)
         live = [stream for stream in live if len(stream.keys)]
     while live and len(live[0].keys):
         yield live[0].take_all()
+
+
+def _same(parts: list[Batch]) -> bool:
+    import numpy as np
+
+    first = parts[0][0]
+    return all(
+        len(keys) == len(first)
+        and keys.size == first.size
+        and bool((keys.lengths == first.lengths).all() if keys.width is None else keys.width == first.width)
+        and bool(np.array_equal(keys.flat(), first.flat()))
+        for keys, _ in parts[1:]
+    )
 
 
 def _merge(parts: list[Batch]) -> Batch:

@@ -4,18 +4,18 @@ A bulk task writes one run per tablet and never opens a database for it; the fil
 that a node takes it over as it is. A snapshot is a checkpoint's directory: closed, complete and never changed, so it is
 opened read-only, by as many readers as there are.
 
-Keys and values come and go as columns (`Ragged`). RocksDB wants an object each, so they are made a few thousand at a
-time, in memory that is still warm.
+Keys and values come and go as columns (`Ragged`). RocksDB wants an object each, so files are written without it
+(`sst_writing`); where it reads a snapshot, objects are made a few thousand at a time, in memory that is still warm.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
-from operator import itemgetter, setitem
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from trimtab.storage.port import Corrupt, StorageError
 from trimtab.storage.rocks_options import RocksOptions
 from trimtab.storage.sorted_streams import merged
 from trimtab.storage.sst_file import TableFile, Unreadable, open_table
+from trimtab.storage.sst_writing import TableWriter, block_bytes_of
 
 READ_ROWS = 65_536  # in one batch of columns
 _BATCH_BYTES = 32 * 1024 * 1024  # or so many bytes
@@ -57,43 +58,58 @@ def table_options(options: RocksOptions | None = None) -> rocksdict.Options:
     return (options or RocksOptions()).build_small(cache, rocksdict.WriteBufferManager(_CACHE_BYTES, False))
 
 
-def write_run(
-    path: Path | str, rows: SortedRows, *, options: rocksdict.Options | None = None, durable: bool = True
-) -> Run:
+def write_run(path: Path | str, rows: SortedRows, *, durable: bool = True) -> Run:
     """Write rows to a new file. `durable`: it is on the disk when this returns, its name included."""
     target = Path(path)
     if not len(rows):
         raise StorageError(f"can't write {target}: there are no rows, and an SST file has at least one")
     if target.exists():
         raise StorageError(f"can't write {target}: the name is taken")
-    writer = rocksdict.SstFileWriter(options or table_options())
-    add: Callable[[Any, bytes, bytes], None] = setitem
-    first = last = b""
     try:
-        writer.open(str(target))
-        for keys, values in rows.batches():
-            first, last = first or keys[0], keys[-1]
-            # Faster than a loop, and than the writer's own method, which Python wraps.
-            deque(map(add, repeat(writer), keys, values), maxlen=0)
-        writer.finish()
+        with TableWriter(target, block_bytes=block_bytes_of(rows.size)) as writer:
+            for key_parts, values in rows.parts():
+                writer.add(key_parts, values)
+            file_bytes = writer.finish(durable=durable)
         if durable:
-            for each in (target, target.parent):
-                _sync(each)
+            _sync(target.parent)
     except Exception as error:
         target.unlink(missing_ok=True)
         raise StorageError(f"writing {target}: {error}") from error
-    return Run(target, len(rows), target.stat().st_size, first, last)
+    return Run(target, writer.rows, file_bytes, writer.first, writer.last)
 
 
 def write_runs(
     folder: Path | str, rows: SortedRows, tablets: int, name: str, *, durable: bool = True
 ) -> dict[int, Run]:
     """One run for each tablet that has rows, as `<tablet>.<name>.sst`."""
-    options = table_options()
     return {
-        tablet: write_run(Path(folder) / f"{tablet}.{name}.sst", part, options=options, durable=durable)
+        tablet: write_run(Path(folder) / f"{tablet}.{name}.sst", part, durable=durable)
         for tablet, part in rows.by_tablet(tablets)
     }
+
+
+def small_batches(path: Path) -> Iterator[tuple[Ragged, Ragged]] | None:
+    """All keys and values of a small checkpoint, in order, without RocksDB: opening that takes longer than reading it.
+
+    A checkpoint has the files that are alive and no others. None: RocksDB has to read it.
+    """
+    if not (path / "CURRENT").is_file() or any(log.stat().st_size for log in path.glob("*.log")):
+        return None
+    try:
+        tables = [open_table(file) for file in sorted(path.glob("*.sst"))]
+    except (Unreadable, OSError):
+        return None
+    return merged(_between([table], _FROM, AFTER_ALL, verify=True) for table in tables)
+
+
+def _between(files: list[TableFile], low: bytes, high: bytes, *, verify: bool) -> Iterator[tuple[Ragged, Ragged]]:
+    for file in files:
+        for keys, values in sst_columns.batches(file, verify=verify, part=file.between(low, high)):
+            places = range(len(keys))
+            start = bisect_left(places, low, key=keys.bytes_at)
+            stop = bisect_left(places, high, key=keys.bytes_at)
+            whole = start == 0 and stop == len(keys)
+            yield (keys, values) if whole else (keys.slice(start, stop), values.slice(start, stop))
 
 
 class Snapshot:
@@ -109,6 +125,7 @@ class Snapshot:
             )
         except Exception as error:
             raise _explain(error, self.path) from error
+        self._tables: dict[str, TableFile] = {}
 
     def __enter__(self) -> Snapshot:
         return self
@@ -126,31 +143,31 @@ class Snapshot:
     ) -> Iterator[tuple[Ragged, Ragged]]:
         """Keys and values with low <= key < high, in order, some at a time.
 
-        A whole snapshot whose files hold nothing but puts is read without RocksDB, which is several times faster;
-        `verify` then compares every value with the hash in its key. Everything else RocksDB reads, `rows` at a time.
+        A snapshot whose files hold nothing but puts is read without RocksDB, which is several times faster; `verify`
+        then compares all that is read with its checksums. Everything else, and what lies within one token, RocksDB
+        reads, `rows` at a time.
         """
         if self._db is None:
             raise StorageError(f"{self.path} was closed")
-        streams = self._files() if low <= _FROM and high >= AFTER_ALL else None
+        low = max(low, _FROM)
+        wide = low[:TOKEN_BYTES] != high[:TOKEN_BYTES]
+        streams = self._files(low, high) if wide else None
         if streams is None:
-            return self._iterate(max(low, _FROM), high, rows)
-        return merged(self._stream(files, verify) for files in streams)
+            return self._iterate(low, high, rows, _READAHEAD_BYTES if wide else 0)
+        return merged(_between(files, low, high, verify=verify) for files in streams)
 
-    def _files(self) -> list[list[TableFile]] | None:
+    def _files(self, low: bytes = _FROM, high: bytes = AFTER_ALL) -> list[list[TableFile]] | None:
         """The files of each level below the first, and each of the first by itself. None: RocksDB has to read them."""
         assert self._db is not None
         if any(path.stat().st_size for path in self.path.glob("*.log")):
             return None  # what is there was not in files yet
         levels: dict[int, list[dict[str, Any]]] = {}
         for place, found in enumerate(self._db.live_files()):
-            if found["end_key"] >= _FROM:
+            if found["end_key"] >= low and found["start_key"] < high:
                 levels.setdefault(found["level"] or -1 - place, []).append(found)
         try:
             return [
-                [
-                    open_table(self.path / each["name"].lstrip("/"))
-                    for each in sorted(level, key=itemgetter("start_key"))
-                ]
+                [self._table(each["name"].lstrip("/")) for each in sorted(level, key=itemgetter("start_key"))]
                 for level in levels.values()
             ]
         except Unreadable:
@@ -158,19 +175,19 @@ class Snapshot:
         except OSError as error:
             raise _explain(error, self.path) from error
 
-    def _stream(self, files: list[TableFile], verify: bool) -> Iterator[tuple[Ragged, Ragged]]:
-        for file in files:
-            for keys, values in sst_columns.batches(file, verify=verify):
-                start = 0
-                while start < len(keys) and keys.bytes_at(start) < _FROM:
-                    start += 1
-                yield (keys.slice(start, len(keys)), values.slice(start, len(values))) if start else (keys, values)
+    def _table(self, name: str) -> TableFile:
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = open_table(self.path / name)
+        return found
 
-    def _iterate(self, low: bytes, high: bytes, rows: int) -> Iterator[tuple[Ragged, Ragged]]:
+    def _iterate(
+        self, low: bytes, high: bytes, rows: int, readahead_bytes: int = _READAHEAD_BYTES
+    ) -> Iterator[tuple[Ragged, Ragged]]:
         assert self._db is not None
         read = rocksdict.ReadOptions()
         read.set_iterate_upper_bound(high)
-        read.set_readahead_size(_READAHEAD_BYTES)
+        read.set_readahead_size(readahead_bytes)
         read.fill_cache(False)  # type: ignore[call-arg]  # the stub lacks the argument
         pairs: Iterator[Any] = self._db.items(False, low, read)
         last = low

@@ -6,8 +6,8 @@ each, so all of them begin at known places. In other files they are found one af
 because each begins where the one before ends, but in all intervals at the same time; what keys share with the key
 before them is filled in the same way.
 
-Checksums of blocks are not looked at: with `verify`, every value is hashed instead and compared with the hash that
-its key ends with, which also finds a value that is not the one its key was made for.
+With `verify`, all that is read is compared with its checksums. That costs far less than to hash every value again and
+compare it with what its key ends with, and finds damage in keys as well.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.rows.column_hashing import hashes
 from trimtab.rows.ragged import Ragged, copy_columns, fixed
 from trimtab.storage.port import Corrupt
+from trimtab.storage.sst_checksums import checksums, stored
 from trimtab.storage.sst_file import LZ4, PLAIN, TRAILER_BYTES, TableFile, Unreadable, varint, varints
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ READ_BYTES = 4 * 1024 * 1024  # of blocks, at a time
 _UNPACKED_BYTES = 32 * 1024 * 1024
 _SEQUENCE_BYTES = 8  # behind every key: the number of its write, and in the lowest byte what it was
 _PUT = 1
-_HASH_BYTES = 8
 _LONGEST_HEAD = 15  # three varints of 32 bits
 _ROOM = 16  # in front of what is read: for the head of a frame
 # Frames of LZ4 with independent blocks, no checksums: the largest block, then magic, flags, its code, their hash.
@@ -41,12 +40,17 @@ _NOT_COMPRESSED = 1 << 31  # in the size of a frame's block
 _WHAT_TO_DO = "make another snapshot, of another replica"
 
 
-def batches(table: TableFile, *, verify: bool = True) -> Iterator[tuple[Ragged, Ragged]]:
-    """Keys and values in the file's order, some megabytes at a time. Corrupt names the file if something is wrong."""
+def batches(
+    table: TableFile, *, verify: bool = True, part: tuple[int, int] | None = None
+) -> Iterator[tuple[Ragged, Ragged]]:
+    """Keys and values in the file's order, some megabytes at a time. Corrupt names the file if something is wrong.
+
+    `part`: only its blocks from one up to another.
+    """
     import numpy as np
 
-    ends = table.offsets + table.sizes + TRAILER_BYTES
-    first = 0
+    first, end = part or (0, len(table.offsets))
+    ends = (table.offsets + table.sizes + TRAILER_BYTES)[:end]
     # Used again and again, because memory that is touched for the first time is slow.
     buffer = np.empty(_ROOM + READ_BYTES, dtype=np.uint8)
     with table.path.open("rb", buffering=0) as file:
@@ -60,12 +64,12 @@ def batches(table: TableFile, *, verify: bool = True) -> Iterator[tuple[Ragged, 
             try:
                 if file.readinto(buffer[_ROOM : _ROOM + wanted].data) != wanted:
                     raise Unreadable("the file ends too early")
-                blocks = _Blocks(buffer, table.offsets[first:last] - begin + _ROOM, table.sizes[first:last])
+                places, sizes = table.offsets[first:last] - begin + _ROOM, table.sizes[first:last]
+                if verify:
+                    _verify(buffer, places, sizes, table.number, begin - _ROOM)
+                blocks = _Blocks(buffer, places, sizes)
                 for start, stop in blocks.groups():
-                    keys, values = _pairs(*blocks.unpack(start, stop))
-                    if verify:
-                        _verify(keys, values)
-                    yield keys, values
+                    yield _pairs(*blocks.unpack(start, stop))
             except (Unreadable, IndexError, ValueError, OSError) as error:
                 raise _corrupt(table.path, begin, str(error)) from None
             first = last
@@ -75,14 +79,13 @@ def _corrupt(path: Path, offset: int, what: str) -> Corrupt:
     return Corrupt(str(path), what, offset=offset, what_to_do=_WHAT_TO_DO)
 
 
-def _verify(keys: Ragged, values: Ragged) -> None:
+def _verify(buffer: Octets, places: Numbers, sizes: Numbers, file_number: int, at: int) -> None:
     import numpy as np
 
-    wrong = np.flatnonzero(keys.numbers(-_HASH_BYTES, ">i8") != hashes(values))
-    for at in wrong.tolist():
-        # What a store keeps for itself has no hash; it lies in front of all rows.
-        if len(keys.bytes_at(at)) > _HASH_BYTES:
-            raise Unreadable(f"the value of key {keys.bytes_at(at)[:64].hex()} is not what was written")
+    wrong = np.flatnonzero(checksums(buffer, places, sizes, file_number, at) != stored(buffer)[places + sizes + 1])
+    if len(wrong):
+        offset = int(places[wrong[0]]) + at
+        raise Unreadable(f"the block at byte {offset} does not fit its checksum: it is not what was written")
 
 
 class _Blocks:
@@ -130,9 +133,9 @@ class _Blocks:
 
         raw, largest = self._strings.data, int(lengths.max())
         head = next((head for most, head in _FRAMES if largest <= most), None)
-        if head is None:
-            raise Unreadable(f"a block of {largest} bytes")
         begins, ends = self._begins[start:stop], self._ends[start:stop]
+        if head is None:
+            return self._unpack_each(start, stop)
         marks = np.ndarray((len(raw) - 3,), "<u4", buffer=raw, strides=(1,))
         marks[begins - 4] = (ends - begins) | np.where(self._packed[start:stop], 0, _NOT_COMPRESSED)
         marks[ends[-1]] = 0
@@ -143,6 +146,21 @@ class _Blocks:
         frame = self._strings.pick(froms, tos - froms).flat()
         found = pa.Codec("lz4").decompress(pa.py_buffer(frame), int(lengths.sum()))
         return np.frombuffer(found, np.uint8)
+
+    def _unpack_each(self, start: int, stop: int) -> Octets:
+        """The same for blocks that are too large for a frame: those of single large values."""
+        import numpy as np
+        import pyarrow as pa
+
+        codec, raw, found = pa.Codec("lz4_raw"), self._strings.data, []
+        places = zip(self._begins[start:stop].tolist(), self._ends[start:stop].tolist(), strict=True)
+        for at, (begin, end) in enumerate(places, start):
+            block = raw[begin:end]
+            if self._packed[at]:
+                unpacked = codec.decompress(pa.py_buffer(block), int(self._lengths[at]))
+                block = np.frombuffer(unpacked, np.uint8)
+            found.append(block)
+        return np.concatenate(found)
 
 
 def _pairs(data: Octets, starts: Numbers) -> tuple[Ragged, Ragged]:

@@ -15,10 +15,14 @@ Everything else than that raises `Unreadable`: whoever wanted to read the file b
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from trimtab.rows.ragged import Ragged
+from trimtab.storage.sst_checksums import XXH3, checksum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +32,9 @@ FOOTER_BYTES = 53
 TRAILER_BYTES = 5
 PLAIN, LZ4 = 0, 4  # compression
 FORMAT_VERSION = 6
-_MAGIC = 0x88E241B785F4CFF7
-_EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
-_COMPARATOR = b"leveldb.BytewiseComparator"
+MAGIC = 0x88E241B785F4CFF7
+EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
+COMPARATOR = b"leveldb.BytewiseComparator"
 _BINARY_SEARCH = 0  # index type
 _MOST_META_BYTES = 1 << 30
 
@@ -41,12 +45,24 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """An SST file of plain puts. `offsets` and `sizes` are those of its data blocks, in order, without trailers."""
+    """An SST file of plain puts. `offsets` and `sizes` are those of its data blocks, in order, without trailers.
+
+    `ends` are not below the last key of each block, and below the first of the next; some have a few bytes behind.
+    """
 
     path: Path
     rows: int
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    ends: Ragged
+    number: int  # in its checksums
+
+    def between(self, low: bytes, high: bytes) -> tuple[int, int]:
+        """The blocks, from one up to another, outside of which there are no keys with low <= key < high."""
+        places = range(len(self.ends))
+        first = bisect_left(places, low, key=self.ends.bytes_at)
+        # One more than the end says, because of the few bytes behind it.
+        return first, min(bisect_left(places, high, key=self.ends.bytes_at) + 2, len(places))
 
 
 def open_table(path: Path) -> TableFile:
@@ -58,15 +74,22 @@ def open_table(path: Path) -> TableFile:
         file.seek(size - FOOTER_BYTES)
         footer = file.read(FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
-        if magic != _MAGIC or version != FORMAT_VERSION or footer[1:5] != _EXTENDED_MAGIC:
+        if magic != MAGIC or version != FORMAT_VERSION or footer[1:5] != EXTENDED_MAGIC:
             raise Unreadable(f"{path} is no table of format {FORMAT_VERSION}")
-        (meta_size,) = struct.unpack_from("<I", footer, 13)
+        if footer[0] != XXH3:
+            raise Unreadable(f"{path} has checksums of type {footer[0]}")
+        file_number, meta_size = struct.unpack_from("<II", footer, 9)
 
         def block(offset: int, length: int) -> bytes:
             if offset < 0 or not 0 < length <= min(size, _MOST_META_BYTES):
                 raise Unreadable(f"{path}: a block of {length} bytes at {offset}")
             file.seek(offset)
-            return _contents(path, file.read(length + TRAILER_BYTES), length)
+            raw = file.read(length + TRAILER_BYTES)
+            if len(raw) != length + TRAILER_BYTES:
+                raise Unreadable(f"{path} ends inside a block")
+            if checksum(raw[:length], raw[length], file_number, offset) != int.from_bytes(raw[-4:], "little"):
+                raise Unreadable(f"{path} has a block at {offset} that does not fit its checksum")
+            return _contents(path, raw, length)
 
         meta = dict(_entries(block(size - FOOTER_BYTES - TRAILER_BYTES - meta_size, meta_size)))
         if b"rocksdb.range_del" in meta:
@@ -77,8 +100,8 @@ def open_table(path: Path) -> TableFile:
         except KeyError as error:
             raise Unreadable(f"{path} has no block {error}") from None
     _check_properties(path, properties)
-    offsets, sizes = _index_handles(path, index)
-    return TableFile(path, _number(properties, b"rocksdb.num.entries"), offsets, sizes)
+    offsets, sizes, ends = _index_handles(path, index)
+    return TableFile(path, _number(properties, b"rocksdb.num.entries"), offsets, sizes, ends, file_number)
 
 
 def varints(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -117,8 +140,6 @@ def _handle(data: bytes) -> tuple[int, int]:
 
 
 def _contents(path: Path, raw: bytes, size: int) -> bytes:
-    if len(raw) != size + TRAILER_BYTES:
-        raise Unreadable(f"{path} ends inside a block")
     kind = raw[size]
     if kind == PLAIN:
         return raw[:size]
@@ -162,7 +183,7 @@ def _check_properties(path: Path, properties: dict[bytes, bytes]) -> None:
     for name in (b"rocksdb.deleted.keys", b"rocksdb.merge.operands", b"rocksdb.num.range-deletions"):
         if _number(properties, name):
             raise Unreadable(f"{path} holds more than puts: {name.decode()} is {_number(properties, name)}")
-    if properties.get(b"rocksdb.comparator") != _COMPARATOR:
+    if properties.get(b"rocksdb.comparator") != COMPARATOR:
         raise Unreadable(f"{path} is sorted by {properties.get(b'rocksdb.comparator')!r}")
     kind = properties.get(b"rocksdb.block.based.table.index.type", b"\xff" * 4)
     if int.from_bytes(kind, "little") != _BINARY_SEARCH or not _number(
@@ -171,8 +192,8 @@ def _check_properties(path: Path, properties: dict[bytes, bytes]) -> None:
         raise Unreadable(f"{path} has another kind of index")
 
 
-def _index_handles(path: Path, index: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Offsets and sizes of data blocks: an entry each, without a value size, every one of them a restart."""
+def _index_handles(path: Path, index: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], Ragged]:
+    """Offsets, sizes and ends of data blocks: an entry each, without a value size, every one of them a restart."""
     import numpy as np
 
     data = np.frombuffer(index, np.uint8)
@@ -184,9 +205,10 @@ def _index_handles(path: Path, index: bytes) -> tuple[NDArray[np.int64], NDArray
     unshared, at = varints(data, at)
     if shared.any():
         raise Unreadable(f"{path} has an index whose keys share bytes")
+    keys = Ragged(data, len(data), 1).pick(at, unshared)
     offsets, at = varints(data, at + unshared)
     sizes, at = varints(data, at)
     ends = np.append(np.frombuffer(index, "<u4", count, begin).astype(np.int64)[1:], begin)
     if np.any(at != ends) or np.any(offsets[1:] != offsets[:-1] + sizes[:-1] + TRAILER_BYTES):
         raise Unreadable(f"{path} has an index that does not name all of its blocks")
-    return offsets, sizes
+    return offsets, sizes, keys

@@ -103,6 +103,25 @@ def test_what_was_ingested_is_durable_with_everything_before_it(machine):
     asyncio.run(story())
 
 
+def test_it_holds_the_same_whether_its_files_are_merged_or_not(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("t", wal=False, small=True)
+        for round_, change in enumerate([lambda: store.hold_merging(6), lambda: store.hold_merging(90), store.merge]):
+            assert await off_loop(disk, change) is None
+            for number in range(6):
+                disk.write_table("one", pairs([number, 100], b"%d" % round_))
+                store.ingest(["one"])
+            assert {value for _, value in store.scan(b"", None)} == {b"%d" % round_}
+        store.close()
+        with pytest.raises(StoreClosed):
+            store.hold_merging(1)
+        with pytest.raises(StoreClosed):
+            store.merge()
+
+    asyncio.run(story())
+
+
 def test_a_closed_store_ingests_and_reads_nothing(machine):
     disk = machine.disk()
     store = disk.open("t", wal=False, small=True)

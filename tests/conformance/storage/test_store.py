@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.storage.conftest import flushed, put, synced
-from trimtab.storage.port import DiskFull, ScanLost, StorageError, StoreClosed
+from trimtab.storage.file_sums import sum_of
+from trimtab.storage.port import Corrupt, DiskFull, ScanLost, StorageError, StoreClosed
 
 KEYS = [b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"b\xff", b"c", b"\xff", b"\xff\xff"]
 
@@ -297,6 +298,20 @@ def test_files_are_replaced_as_a_whole(machine):
         machine.disk().write_file("instance.json", "text")
 
 
+def test_the_files_of_a_directory_are_told_with_their_bytes(machine):
+    disk = machine.disk()
+    store = disk.open("tablets/1/0.1", wal=False)
+    store.checkpoint("snapshots/s/1/0.1")
+    disk.write_file("snapshots/s/proof", b"12345")
+    disk.write_file("snapshots/s/record", b"")
+    assert disk.files("snapshots/s") == [("proof", 5), ("record", 0)]
+    assert "CURRENT" in dict(disk.files("snapshots/s/1/0.1"))
+    assert disk.files("snapshots/other") == []
+    with pytest.raises(StorageError):
+        disk.files("../snapshots")
+    store.close()
+
+
 def test_stores_files_and_directories_do_not_share_names(machine):
     disk = machine.disk()
     disk.open("log", wal=True).close()
@@ -434,3 +449,79 @@ def test_any_sequence_of_operations_agrees_with_a_dictionary(machines, story):
             machine.stop()
 
     asyncio.run(run())
+
+
+def test_a_files_length_and_checksum_are_told_and_what_lies_in_a_directory(machine):
+    async def story():
+        disk = machine.disk()
+        assert (disk.digest("staging/s/0/a"), disk.entries("staging")) == (None, [])
+        disk.write_file("staging/s/0/a", b"some bytes" * 300_000)
+        disk.write_file("staging/s/0/empty", b"")
+        disk.write_table("staging/t/1/b", [(b"k", b"v")])
+        assert disk.digest("staging/s/0/a") == (3_000_000, sum_of(b"some bytes" * 300_000))
+        assert disk.digest("staging/s/0/empty") == (0, sum_of(b""))
+        size, checksum = disk.digest("staging/t/1/b")
+        assert size > 0 and (size, checksum) == disk.digest("staging/t/1/b")
+        assert disk.digest("staging/s") is None
+        assert disk.entries("staging") == ["s", "t"] and disk.entries("staging/s/0") == ["a", "empty"]
+        assert disk.entries("staging/s/0/a") == []
+        disk.remove("staging/s")
+        assert disk.entries("staging") == ["t"]
+
+    asyncio.run(story())
+
+
+def test_a_store_is_assembled_of_files_that_lie_elsewhere_and_goes_its_own_way(machine):
+    async def story():
+        disk = machine.disk()
+        store = disk.open("tablets/1/0.1", wal=False)
+        put(store, a=b"1", b=b"1")
+        store.checkpoint("copy")
+        for file, _size in disk.files("copy"):
+            # As they come from another machine.
+            disk.write_file(f"staging/s/x.{file}", disk.read_file(f"copy/{file}"))
+        links = {file: f"staging/s/x.{file}" for file, _size in disk.files("copy")}
+        before = {path: disk.digest(path) for path in links.values()}
+        disk.assemble("arriving/1-0.1", links)
+        with pytest.raises(StorageError, match="taken"):
+            disk.assemble("arriving/1-0.1", links)
+        assert disk.names("arriving") == ["arriving/1-0.1"]
+        with pytest.raises(StorageError, match="no file"):
+            disk.assemble("arriving/other", {"CURRENT": "staging/s/nothing"})
+        with pytest.raises(StorageError):
+            disk.assemble("arriving/other", {"../CURRENT": links["CURRENT"]})
+        assert not disk.exists("arriving/other")
+        store.close()
+        disk.remove("tablets/1/0.1")
+        disk.rename("arriving/1-0.1", "tablets/1/0.1")
+        again = disk.open("tablets/1/0.1", wal=False)
+        assert dict(again.scan(b"", None)) == {b"a": b"1", b"b": b"1"}
+        put(again, a=b"2", c=b"2")
+        await flushed(again)
+        again.close()
+        assert {path: disk.digest(path) for path in links.values()} == before, "what was linked is as it was"
+        disk.assemble("arriving/again", links)
+        disk.remove("staging")
+        assert dict(disk.open("arriving/again", wal=False).scan(b"", None)) == {b"a": b"1", b"b": b"1"}
+        disk = machine.restart()
+        assert disk.open("tablets/1/0.1", wal=False).get(b"c") == b"2"
+        assert disk.open("arriving/again", wal=False).get(b"c") is None
+
+    asyncio.run(story())
+
+
+def test_files_of_a_closed_store_can_be_read_and_what_is_no_store_is_not_opened_as_one(machine):
+    async def story():
+        disk = machine.disk()
+        disk.open("a", wal=False).close()
+        sizes = dict(disk.files("a"))
+        for file, size in sizes.items():
+            assert disk.digest(f"a/{file}")[0] == size == len(disk.read_file(f"a/{file}"))
+        assert disk.read_file("a/other") is None
+        disk.write_file("staging/x.CURRENT", b"nothing of the kind")
+        disk.write_file("staging/x.000009.sst", b"neither")
+        disk.assemble("b", {"CURRENT": "staging/x.CURRENT", "000009.sst": "staging/x.000009.sst"})
+        with pytest.raises(Corrupt):
+            disk.open("b", wal=False)
+
+    asyncio.run(story())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+
+from benchmarks.processes import free_ports
 
 from trimtab.net.client import Channel
 from trimtab.net.frames import FORMAT, GOODBYE, HELLO, Frame, FrameReader, decode_reason, encode_frame
@@ -173,10 +174,8 @@ async def raw_server() -> AsyncIterator[tuple[int, asyncio.Queue[RawPeer]]]:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, and that no outgoing connection of anybody gets in the next moment."""
+    return free_ports(1)[0]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -31,6 +31,7 @@ class Write:
     cells: dict[int, Cell] = field(default_factory=dict)
     ways: dict[int, int] = field(default_factory=dict)
     deletes: str = ""
+    turn: int = 0  # among writes of one stamp, the later ones are added to lists after the earlier ones
     start: tuple[tuple[bytes, ...], bool] | None = None
     end: tuple[tuple[bytes, ...], bool] | None = None
 
@@ -109,7 +110,8 @@ class Model:
         *,
         whole: bool = True,
     ) -> list[Row]:
-        """Rows in the table's order. `whole`: without bounds, so a static row alone is a row."""
+        """Rows in the table's order, as they were. `whole`: without bounds, so a static row alone is a row."""
+        now = min(now, as_of // 1_000_000) if as_of else now
         writes = [each for each in self.writes if each.partition == partition and (not as_of or each.stamp <= as_of)]
         gone = max((each.stamp for each in writes if each.deletes == "partition"), default=None)
         static_ids = {each.id for each in self.columns(ColumnKind.STATIC)}
@@ -181,7 +183,7 @@ class Model:
                 continue
             if way == 0:
                 deleted.append(each.stamp - 1)
-            for path, value in _elements(given, cell, way, each.stamp):
+            for path, value in _elements(given, cell, way, each):
                 elements.setdefault(path, []).append(_rank(each, None if way == 2 else value))
         live = {}
         for path, ranks in elements.items():
@@ -199,14 +201,16 @@ class Model:
         return len(live).to_bytes(4, "big") + b"".join(len(each).to_bytes(4, "big") + each for each in parts)
 
 
-def _elements(given: Type, cell: bytes, way: int, stamp: int) -> list[tuple[Any, bytes]]:
+def _elements(given: Type, cell: bytes, way: int, write: Write) -> list[tuple[Any, bytes]]:
     parts, at = [], 4
     while at < len(cell):
         size = int.from_bytes(cell[at : at + 4], "big")
         parts.append(cell[at + 4 : at + 4 + size])
         at += 4 + size
     if given.kind is Kind.LIST:
-        return [((-stamp if way == 3 else stamp, place), part) for place, part in enumerate(parts)]
+        # What is added has a name that nobody else gives: nothing takes its place. A whole list has places.
+        named = {0: (write.stamp, 0, 0), 1: (write.stamp, 1, write.turn), 3: (-write.stamp, 1, -write.turn)}[way]
+        return [((*named, place), part) for place, part in enumerate(parts)]
     if given.kind is Kind.MAP and way != 2:
         return list(zip(parts[::2], parts[1::2], strict=True))
     return [(part, b"") for part in parts]

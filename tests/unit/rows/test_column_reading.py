@@ -22,7 +22,7 @@ from trimtab.rows.layout import RowLayout
 from trimtab.rows.mutations import pairs_of_delete, pairs_of_put
 from trimtab.rows.protocol import Cell, DeleteRequest, PutRequest, RangeRead
 from trimtab.rows.ragged import from_list
-from trimtab.rows.reading import NO_LIMITS, read_range, rows_of, scan_of
+from trimtab.rows.reading import NO_LIMITS, judged_s, read_range, rows_of, scan_of
 from trimtab.rows.tokens import AFTER_ALL
 
 NOW_MS = 1_700_000_000_000
@@ -49,6 +49,7 @@ def by_the_column(layout: RowLayout, batches: Any, ids: list[int], now_s: int, a
 def one_by_one(layout: RowLayout, pairs: Pairs, ids: list[int], now_s: int, as_of_us: int = 0) -> list[list[Cell]]:
     low, high = bytes(8), AFTER_ALL
     wanted = RangeRead(low, high, 1 << 60)
+    now_s = judged_s(now_s, as_of_us)
     found = read_range(layout, scan_of(pairs), wanted, now_s, as_of_us, limits=NO_LIMITS)
     return rows_of(layout, found.pairs, ids, now_s, low=low, high=high).cells
 
@@ -140,6 +141,14 @@ def test_expired_rows_and_rows_that_are_newer_than_asked_for_are_not_there() -> 
     assert {row["p0"] for row in read(layout, pairs, as_of_us=5)} == {1, 2}
     later = decode_pairs(layout, *zip(*sorted(pairs), strict=True), now_s=NOW_MS // 1000 + 10)
     assert later.column("p0").to_pylist() == [3]
+
+
+def test_what_has_expired_since_is_there_in_a_read_as_of_a_time_before() -> None:
+    layout, now_us = layout_of(), NOW_MS * 1000
+    pairs = put(layout, [1, 2], [int_(1), int_(1)], stamp=now_us, ttl_s=10)
+    for as_of_us, rows in ((now_us + 9_999_999, 1), (now_us + 10_000_000, 0), (0, 0)):
+        found = decode_pairs(layout, *zip(*pairs, strict=True), now_s=NOW_MS // 1000 + 60, as_of_us=as_of_us)
+        assert found.num_rows == rows
 
 
 def test_a_row_whose_versions_lie_in_several_batches_is_one_row() -> None:

@@ -175,6 +175,8 @@ def test_the_default_ttl_of_the_table_counts() -> None:
     table = pa.table({"p0": pa.array([1], pa.int32()), "v0": pa.array([1], pa.int32())})
     ((_, value),) = encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS).pairs()
     assert value[0] & 2 and value[3:11] == struct.pack(">II", 90, NOW_MS // 1000 + 90)
+    ((_, value),) = encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS, ttl_s=0).pairs()
+    assert not value[0] & 2
 
 
 INT = pa.array([1], pa.int32())

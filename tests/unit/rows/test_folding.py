@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from tests.unit.rows.cells import bigint, int_
 from tests.unit.rows.tables import add_column, table
-from tests.unit.rows.test_reading import NOW_MS, NOW_S, P0, S0, V0, WIDE, Store, whole
+from tests.unit.rows.test_reading import (
+    FLAT,
+    LOADED,
+    NOW_MS,
+    NOW_S,
+    P0,
+    S0,
+    V0,
+    WIDE,
+    Store,
+    everything,
+    some_rows,
+    whole,
+    without_load,
+)
 
 from trimtab.catalog.schema import TableOptions
 from trimtab.rows import keys, tokens
-from trimtab.rows.folding import Folded, FoldRule, fold_range, fold_row, rule_for
+from trimtab.rows.folding import Folded, FoldRule, fold_range, fold_row, newest_stamp, rule_for
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Bound, RangeRead
 from trimtab.rows.reading import rows_of
@@ -66,6 +82,25 @@ def test_what_a_deletion_of_the_history_covers_is_kept_for_reads_as_of_a_time_be
     found = store.read(whole(1), as_of_us=45)
     assert rows_of(WIDE, found.pairs, [V0], NOW_S).cells == [[int_(0)]]
     assert store.read(whole(1)).live == 0
+
+
+def test_a_cell_that_expired_within_the_history_is_kept_for_reads_as_of_a_time_before_it_did() -> None:
+    store = Store().put([P0, C0, V0], [bigint(1), int_(0), int_(7)], stamp=10, ttl_s=60)
+    expired_ms = NOW_MS + 60_000
+    assert fold(store, FoldRule(expired_ms + 30_000, history_from_us=(expired_ms - 1) * 1000)) == []
+    assert len(store.pairs) == 1
+    fold(store, FoldRule(expired_ms + 30_000, history_from_us=expired_ms * 1000))
+    assert not store.pairs
+
+
+def test_the_newest_stamp_of_a_pair_may_be_that_of_a_part() -> None:
+    store = Store().put([P0, C0, V0], [bigint(1), int_(0), int_(1)], stamp=10)
+    store.put([P0, C0, V0], [bigint(1), int_(0), int_(2)], stamp=30, update=True)
+    fold(store, KEEP)
+    ((key, value),) = store.pairs.items()
+    assert (keys.stamp_of(key), newest_stamp(WIDE, (key, value))) == (10, 30)
+    store.delete(1, stamp=50)
+    assert sorted(newest_stamp(WIDE, pair) for pair in store.pairs.items()) == [30, 50]
 
 
 def test_a_row_of_too_many_versions_keeps_what_only_a_deletion_of_the_history_covers() -> None:
@@ -191,3 +226,28 @@ def test_a_plain_row_costs_no_decoding() -> None:
     store = Store().rows(1, 1)
     ((key, _),) = store.pairs.items()
     assert fold_row(WIDE, key[: -keys.TAIL], list(store.pairs.items()), KEEP) is None
+
+
+@pytest.mark.parametrize("layout", [FLAT, WIDE], ids=["flat", "wide"])
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_of_a_load_that_is_not_settled_are_folded_with_nothing(seed: int, layout: RowLayout) -> None:
+    """However many versions there are: readers that leave the load out, and those that don't, see what they saw."""
+    store = some_rows(seed, layout)
+    seen, before = everything(store), everything(without_load(store))
+    history, most = random.Random(seed).choice(((1 << 60, 64), (20, 64), (20, 1), (0, 1)))
+    rule = FoldRule(0, history_from_us=history, max_versions=most, apart=frozenset((LOADED,)))
+    loaded = {key for key in store.pairs if keys.stamp_of(key) == LOADED}
+    fold(store, rule)
+    assert loaded <= store.pairs.keys()
+    assert everything(store) == seen and everything(without_load(store)) == before
+    # When it is settled it is folded with the rest.
+    fold(store, FoldRule(0, history_from_us=1 << 60))
+    assert everything(store) == seen
+
+
+def test_a_deletion_that_covers_rows_of_a_load_that_is_not_settled_stays() -> None:
+    store = Store(FLAT).put([P0, 2], [bigint(1), int_(1)], stamp=LOADED).delete(1, stamp=LOADED + 1, row=[])
+    fold(store, FoldRule(NOW_MS + 1, 1 << 60, apart=frozenset((LOADED,))))
+    assert len(store.pairs) == 2 and everything(store).live == 0
+    fold(store, FORGET)
+    assert not store.pairs

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.rows.cells import bigint, int_
 from tests.unit.rows.tables import USER_TYPES, table
 
+from trimtab.catalog import nested
 from trimtab.catalog.schema import TableOptions
 from trimtab.catalog.types import parse
 from trimtab.rows import keys
@@ -17,7 +18,7 @@ from trimtab.rows.layout import MAX_CELL_BYTES, RowLayout
 from trimtab.rows.merge import merge_versions
 from trimtab.rows.mutations import pairs_of_delete, pairs_of_put
 from trimtab.rows.protocol import Bound, Cell, DeleteRequest, PutRequest, Way
-from trimtab.rows.values import TTL, decode_row
+from trimtab.rows.values import TTL, collection_cell, decode_row
 
 NOW_MS = 1_700_000_000_000
 # p0 bigint | c0 text, c1 int | s0 int | v0 text, v1 int, v2 set<int>, v3 map<text, int>, v4 list<int>
@@ -75,7 +76,7 @@ def test_a_put_that_the_table_cannot_take_is_refused_by_name(columns: list[int],
     ("request_", "why"),
     [
         ({"ttl_s": -1}, "a TTL of -1 s"),
-        ({"ttl_s": 630_720_001}, "a TTL of 630720001 s; it may be from 1 to 630720000"),
+        ({"ttl_s": 630_720_001}, "a TTL of 630720001 s; it may be from 0 .never. to 630720000"),
         ({"ways": [Way.WHOLE]}, "1 ways of writing 4 columns"),
         ({"ways": [Way.WHOLE] * 3 + [Way.ADD]}, "column v1 is no collection"),
     ],
@@ -98,9 +99,9 @@ def test_an_empty_partition_key_is_refused_but_not_an_empty_part_of_one() -> Non
     pairs_of_put(composite, PutRequest(7, 1, [1, 2], [[b"", b""]]), 1, NOW_MS)
 
 
-def test_the_table_s_own_ttl_holds_where_none_is_said() -> None:
+def test_the_table_s_own_ttl_holds_where_none_is_said_and_0_is_never() -> None:
     layout = RowLayout(table(["int"], [], ["int"], options=TableOptions(default_ttl_s=30)))
-    for ttl, expected in ((0, 30), (5, 5)):
+    for ttl, expected in ((None, 30), (5, 5), (0, 0)):
         request = PutRequest(7, 1, [1, 2], [[int_(1), int_(2)]], ttl_s=ttl)
         ((_, value),) = pairs_of_put(layout, request, 1, NOW_MS).values()
         assert decode_row(layout, value, 1, static=False).cells[2].ttl_s == expected
@@ -145,6 +146,43 @@ def test_a_whole_collection_replaces_and_parts_of_it_do_not() -> None:
     key, value = put([P0, C0, C1, V3], [*KEY, names], ways=[*ways, Way.REMOVE], update=True)
     (gone,) = merge_versions(LAYOUT, [(key, value)]).row.collections[V3].elements.values()
     assert not gone.live(0)
+
+
+def lists(*requests: tuple[list[int], Way], stamp: int = 50, **more: Any) -> list[int]:
+    """What a list has after these, each a request of its own with the same stamp."""
+    list_, versions = parse("list<int>"), []
+    for turn, (elements, way) in enumerate(requests):
+        row: list[Cell] = [*KEY, list_.serialize(elements)]
+        request = PutRequest(7, 1, [P0, C0, C1, V4], [row], update=True, ways=[Way.WHOLE] * 3 + [way])
+        ((key, value),) = pairs_of_put(LAYOUT, request, stamp, NOW_MS, turn=turn, **more).values()
+        versions.append((key, value))
+    merged = merge_versions(LAYOUT, versions).row.collections[V4]
+    cell = collection_cell(LAYOUT.regular.columns[4], merged, 0)
+    return [] if cell is None else list(list_.deserialize(cell))
+
+
+def test_elements_that_are_added_to_a_list_with_one_stamp_do_not_take_each_other_s_place() -> None:
+    assert lists(([1, 2], Way.ADD), ([3], Way.ADD), ([3], Way.ADD)) == [1, 2, 3, 3]
+    assert lists(([1, 2], Way.PREPEND), ([3], Way.PREPEND)) == [3, 1, 2]
+    assert lists(([4], Way.ADD), ([1, 2, 3], Way.WHOLE)) == [1, 2, 3, 4]
+    assert lists(([4], Way.ADD), ([1, 2, 3], Way.WHOLE), stamp=-5) == [1, 2, 3, 4]
+
+
+def test_what_was_added_piece_by_piece_is_read_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nested, "MAX_ELEMENTS", 3)
+    assert lists(([1, 2], Way.ADD), ([3, 4, 5], Way.ADD)) == [1, 2, 3, 4, 5]
+    four = nested.join_elements([int_(each) for each in range(4)])
+    for column, way in ((V4, Way.ADD), (V4, Way.WHOLE), (V2, Way.REMOVE), (V3, Way.REMOVE)):
+        with pytest.raises(BadRequest, match="with 4 elements; at most 3 are given at once"):
+            put([P0, C0, C1, column], [*KEY, four], ways=[Way.WHOLE] * 3 + [way])
+
+
+def test_a_row_twice_in_one_put_is_added_to_twice() -> None:
+    row: list[Cell] = [*KEY, parse("list<int>").serialize([1])]
+    request = PutRequest(7, 1, [P0, C0, C1, V4], [row, row], update=True, ways=[Way.WHOLE] * 3 + [Way.ADD])
+    (pairs,) = pairs_of_put(LAYOUT, request, 50, NOW_MS).values()
+    merged = merge_versions(LAYOUT, zip(pairs[::2], pairs[1::2], strict=True))
+    assert len(merged.row.collections[V4].elements) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -277,3 +278,62 @@ def test_digests_differ_where_pairs_or_their_end_do() -> None:
     assert len({digest_of(pairs), digest_of([b"ab", b"c"]), digest_of([]), digest_of(pairs, b"end")}) == 4
     assert digest_of_parts([[b"a", b"b"], [b"c", b"d"]]) == digest_of_parts([[b"a", b"b", b"c", b"d"]])
     assert digest_of_parts([]) == b""
+
+
+LOADED = 25
+
+
+def some_rows(seed: int, layout: RowLayout) -> Store:
+    """Whole and partial rows, deletions of all kinds, before and after a load with the stamp LOADED; and its rows."""
+    rng, store = random.Random(seed), Store(layout)
+    key = [P0, C0] if layout is WIDE else [P0]
+
+    def row(*cells: Cell) -> list[Cell]:
+        return [bigint(rng.randrange(2)), *([int_(rng.randrange(3))] if layout is WIDE else []), *cells]
+
+    values = [V0, V1] if layout is WIDE else [2, 3]
+    for _ in range(rng.randrange(1, 15)):
+        stamp = rng.choice([at for at in range(10, 40) if at != LOADED])
+        what = rng.randrange(6)
+        if what < 3:
+            columns = rng.sample(values, rng.randrange(1, 3))
+            cells = [rng.choice((None, int_(stamp) if id == values[0] else b"text")) for id in columns]
+            store.put([*key, *columns], row(*cells), stamp=stamp, update=rng.random() < 0.5)
+        elif what == 3:
+            store.delete(rng.randrange(2), stamp=stamp, row=[int_(rng.randrange(3))] if layout is WIDE else [])
+        elif what == 4 and layout is WIDE:
+            store.delete(rng.randrange(2), stamp=stamp, start=Bound([int_(1)]))
+        elif layout is WIDE:
+            store.delete(rng.randrange(2), stamp=stamp)
+    for _ in range(rng.randrange(1, 4)):
+        store.put([*key, *values], row(int_(LOADED), b"loaded"), stamp=LOADED)
+    return store
+
+
+def without_load(store: Store) -> Store:
+    hidden = Store(store.layout)
+    hidden.pairs = {key: value for key, value in store.pairs.items() if keys.stamp_of(key) != LOADED}
+    return hidden
+
+
+def everything(store: Store) -> Reading:
+    """All rows, as any set of pairs with the same meaning gives them."""
+    return store.read(RangeRead(bytes(8), b"\xff" * 100, 1 << 30))
+
+
+@pytest.mark.parametrize("layout", [FLAT, WIDE], ids=["flat", "wide"])
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_of_a_load_that_are_kept_apart_can_be_left_out_of_what_was_read(seed: int, layout: RowLayout) -> None:
+    store = some_rows(seed, layout)
+    apart = frozenset((keys.inverted(LOADED),))
+    found = store.read(RangeRead(bytes(8), b"\xff" * 100, 1 << 30), apart=apart)
+    copied = Store(layout)
+    copied.pairs = dict(zip(found.pairs[::2], found.pairs[1::2], strict=True))
+    assert found.pairs[::2] == sorted(found.pairs[::2]) and found.live == everything(store).live
+    assert everything(copied) == everything(store)
+    shown = rows_of(layout, found.pairs, [P0], NOW_S, low=bytes(8), high=b"\xff" * 100)
+    assert shown == rows_of(layout, everything(store).pairs, [P0], NOW_S, low=bytes(8), high=b"\xff" * 100)
+    # Put beside what another replica has of the rest, nothing of the load shows where it is left out.
+    merged = without_load(store)
+    merged.pairs |= without_load(copied).pairs
+    assert everything(merged) == everything(without_load(store))

@@ -22,7 +22,7 @@ from trimtab.rows.merge import Forgetting
 from trimtab.rows.mutations import pairs_of_delete, pairs_of_put
 from trimtab.rows.projection import Rows
 from trimtab.rows.protocol import Bound, DeleteRequest, PutRequest, RangeRead, RangeRows, Way
-from trimtab.rows.reading import NO_LIMITS, Limits, Reading, merge_answers, read_range, rows_of, scan_of
+from trimtab.rows.reading import NO_LIMITS, Limits, Reading, judged_s, merge_answers, read_range, rows_of, scan_of
 
 START_MS = 1_700_000_000_000
 WINDOW_MS = 5_000  # stamps lie between now and so long ago
@@ -108,6 +108,7 @@ class World:
         ids += [each.id for each in values]
         types = {each.id: parse(each.type, tables.USER_TYPES) for each in values}
         ways = {each.id: self._way(types[each.id]) for each in values}
+        turn = len(self.model.writes)
         rows = []
         for _ in range(count):
             partition = rng.choice(self.partitions)
@@ -124,6 +125,7 @@ class World:
                     marker=not update and not only_static,
                     cells=written,
                     ways=ways,
+                    turn=len(self.model.writes),
                 )
             )
         order = list(range(len(ids)))
@@ -137,7 +139,7 @@ class World:
             update=update,
             ways=[Way(ways.get(ids[at], 0)) for at in order] if any(ways.values()) else [],
         )
-        for pairs in pairs_of_put(self.layout, request, stamp, self.now_ms).values():
+        for pairs in pairs_of_put(self.layout, request, stamp, self.now_ms, turn=turn).values():
             self.spread(pairs)
 
     def _way(self, given: Any) -> int:
@@ -245,14 +247,14 @@ class World:
     # Reading
 
     def read(self, wanted: RangeRead, as_of: int = 0, limits: Limits = NO_LIMITS) -> Reading:
-        answers = []
+        answers, now_s = [], judged_s(self.now_s, as_of)
         behind = {each[0] for each in self.waiting}
         complete = [replica for at, replica in enumerate(self.replicas) if at not in behind]
         asked = [self.rng.choice(complete)] if complete and self.rng.random() < 0.6 else self.replicas
         for replica in asked:
-            found = read_range(self.layout, scan_of(sorted(replica.items())), wanted, self.now_s, as_of, limits=limits)
+            found = read_range(self.layout, scan_of(sorted(replica.items())), wanted, now_s, as_of, limits=limits)
             answers.append(RangeRows(found.pairs, b"", found.more, found.end))
-        merged = merge_answers(self.layout, wanted, answers, self.now_s, as_of)
+        merged = merge_answers(self.layout, wanted, answers, now_s, as_of)
         if not as_of and self.rng.random() < 0.2:
             self.put(self.rng.randrange(3), merged.pairs)
         return merged
@@ -273,7 +275,7 @@ class World:
                 self.layout,
                 found.pairs,
                 columns,
-                self.now_s,
+                judged_s(self.now_s, as_of),
                 low=low,
                 high=high,
                 reverse=wanted.reverse,
@@ -311,7 +313,7 @@ class World:
         )
         row_key = keys.row_key(self.layout, [*partition, *row])
         found = self.read(RangeRead(row_key, keys.after(row_key), 1, point=True), as_of)
-        got = rows_of(self.layout, found.pairs, columns, self.now_s, with_meta=True)
+        got = rows_of(self.layout, found.pairs, columns, judged_s(self.now_s, as_of), with_meta=True)
         expected = [
             each
             for each in self.model.read_partition(tuple(partition), self.now_s, as_of, whole=False)

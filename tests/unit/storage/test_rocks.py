@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from trimtab.raft.messages import ConfState, Entry, EntryType, HardState
+from trimtab.storage import rocks
 from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import DiskFull, StorageError, SyncFailed
 from trimtab.storage.rocks import RocksDisk, RocksOptions
@@ -317,4 +322,68 @@ def test_a_full_disk_refuses_files_and_stores_with_the_same_error(tiny):
     disk.write_file("note", b"new")
     disk.open("log", wal=True).close()
     assert disk.names() == ["log", "note"]
+    disk.close()
+
+
+def test_threads_that_make_one_directory_at_once_do_not_meet(tmp_path: Path, switching: None) -> None:
+    disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
+    together = threading.Barrier(4)
+
+    def make(thread: int) -> None:
+        for number in range(20):
+            together.wait(30)
+            disk.write_file(f"snapshots/{number}/1/{thread}", b"x")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make, range(4)))
+    assert len(disk.names("snapshots/")) == 80
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns as quickly as they do in a node."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_2)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_what_the_system_does_not_let_go_is_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    disk.write_file("kept", b"all of it")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", refuse)
+        with pytest.raises(StorageError, match=r"can't remove 'kept': .*cross-device"):
+            disk.remove("kept")
+    assert disk.read_file("kept") == b"all of it"
+    disk.close()
+
+
+def test_stores_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switching: None) -> None:
+    """While one is opened no other thread runs; two at once would keep the loop from its turn between them."""
+    disk, real = RocksDisk(tmp_path), rocks.rocksdict.Rdict
+    under_way, most, counting = 0, 0, threading.Lock()
+
+    def opened(*arguments: object) -> object:
+        nonlocal under_way, most
+        with counting:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.02)  # unlike the real one it lets others run
+        try:
+            return real(*arguments)
+        finally:
+            with counting:
+                under_way -= 1
+
+    monkeypatch.setattr(rocks.rocksdict, "Rdict", opened)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: disk.open(f"tablets/{number}", wal=False, small=True), range(8)))
+    assert most == 1
     disk.close()

@@ -22,7 +22,7 @@ from trimtab.storage import sst_columns
 from trimtab.storage.port import Corrupt, StorageError
 from trimtab.storage.rocks import RocksDisk
 from trimtab.storage.sorted_streams import merged
-from trimtab.storage.sst import Run, Snapshot, table_options, write_run, write_runs
+from trimtab.storage.sst import Run, Snapshot, small_batches, table_options, write_run, write_runs
 from trimtab.storage.sst_file import Unreadable, open_table
 
 Pairs = list[tuple[bytes, bytes]]
@@ -242,6 +242,28 @@ def test_levels_that_overlap_are_merged_and_what_is_in_two_of_them_comes_once(tm
         assert everything(snapshot) == by_rocksdb(snapshot) == expected
 
 
+def test_a_small_checkpoint_is_read_without_rocksdb_if_its_files_are_all_there_is(tmp_path: Path) -> None:
+    pairs = pairs_of(random.Random(7), 300, alike=False)
+    database = rocksdict.Rdict(str(tmp_path / "store"), table_options())
+    database[b"\x00\x00"] = b"of the replica itself"
+    for start in (0, 150):
+        for key, value in pairs[start : start + 150]:
+            database[key] = value
+        database.flush()
+    rocksdict.Checkpoint(database).create_checkpoint(str(tmp_path / "some"))
+    del database[pairs[0][0]]
+    database.flush()
+    rocksdict.Checkpoint(database).create_checkpoint(str(tmp_path / "deleted"))
+    database.close()
+    batches = small_batches(tmp_path / "some")
+    assert batches is not None
+    assert [pair for keys, values in batches for pair in zip(keys.to_list(), values.to_list(), strict=True)] == sorted(
+        pairs
+    )
+    assert small_batches(tmp_path / "deleted") is None, "what was deleted would come back"
+    assert small_batches(tmp_path / "nowhere") is None
+
+
 def test_deleted_pairs_do_not_come_back(tmp_path: Path) -> None:
     pairs = pairs_of(random.Random(6), 500, alike=True)
     database = rocksdict.Rdict(str(tmp_path / "store"), table_options())
@@ -270,6 +292,33 @@ def test_a_snapshot_with_a_log_is_left_to_rocksdb(tmp_path: Path) -> None:
     with Snapshot(copy) as snapshot:
         assert snapshot._files() is None
         assert everything(snapshot) == pairs
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_any_part_of_a_snapshot_is_read_as_it_was_written(tmp_path: Path, alike: bool) -> None:
+    """Bounds are keys, beginnings of keys, and keys with something behind them: the ends of blocks are such too."""
+    rng = random.Random(5)
+    pairs = pairs_of(rng, 6000, alike=alike)
+    database = rocksdict.Rdict(str(tmp_path / "store"), table_options())
+    for some in (pairs[::2], pairs[1::2]):
+        write_file(tmp_path / "some.sst", some)
+        database.ingest_external_file([str(tmp_path / "some.sst")])
+    database.close()
+    for log in (tmp_path / "store").glob("*.log"):
+        log.write_bytes(b"")
+    keys = [key for key, _ in pairs]
+    with Snapshot(tmp_path / "store") as snapshot:
+        assert all(len(table.offsets) > 5 for level in snapshot._files() or [] for table in level)
+        for _ in range(100):
+            low, high = sorted(
+                rng.choice([key, key[: rng.randrange(1, len(key))], key + b"\x00"]) for key in rng.sample(keys, 2)
+            )
+            found = [
+                pair
+                for some, values in snapshot.batches(low, high)
+                for pair in zip(some.to_list(), values.to_list(), strict=True)
+            ]
+            assert found == [pair for pair in pairs if low <= pair[0] < high]
 
 
 def test_a_part_of_a_snapshot(disk: RocksDisk) -> None:

@@ -11,7 +11,7 @@ Operation = tuple[bytes, bytes | None] | tuple[bytes, bytes, bool]
 _KEY_OVERHEAD_BYTES = 16
 
 
-class ModelBatch:
+class MemoryBatch:
     __slots__ = ("_operations", "bytes")
 
     def __init__(self) -> None:
