@@ -11,6 +11,7 @@ coroutine, because that is what `create_task` and task groups take.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -31,7 +32,7 @@ class Sink(Protocol):
     def failed(self, ask: Ask[Any], error: Exception) -> None: ...
 
 
-class Ask(Generic[T]):
+class Ask(ABC, Generic[T]):
     """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out.
 
     Most of it never changes in the life of most asks, and making one should cost little: so defaults are the class's.
@@ -45,6 +46,7 @@ class Ask(Generic[T]):
     sink: Sink
     dispatcher: Dispatcher
     attempts = 0
+    lapsed = 0  # attempts that were given too little time
     doubt = False
     over = False
     member: Member | None = None  # who has it, or had it last
@@ -57,13 +59,13 @@ class Ask(Generic[T]):
         self.timeout_s = timeout_s
         self.repeatable = repeatable
 
+    @abstractmethod
     def prepare(self, known: Known) -> None:
         """Make the message and say where it should go. InvalidRequest: it makes no sense. UnknownTable: not yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, body: bytes) -> T:
         """What the answer says."""
-        raise NotImplementedError
 
     # For the connection, in the place of a future. It is over only when the connection has said so: an ask whose
     # sink has gone away still counts as under way.

@@ -6,23 +6,30 @@ as a whole across partitions and tables, whoever dies meanwhile; an unlogged one
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from trimtab.client.asks import Reply
-from trimtab.client.consistency import Consistency, checked_stamp, checked_ttl, level_of
+from trimtab.client.consistency import (
+    Consistency,
+    checked_columns,
+    checked_flag,
+    checked_row,
+    checked_stamp,
+    checked_ttl,
+    level_of,
+)
 from trimtab.client.errors import InvalidRequest
-from trimtab.client.known import UnknownTable, table_name
+from trimtab.client.known import table_name
 from trimtab.client.operations import Batch, BatchedDelete, BatchedPut, Span
-from trimtab.client.requests import Key, TableRequests, key_of
+from trimtab.client.requests import Key, TableRequests, key_of, prepared
 from trimtab.client.session import Session
 from trimtab.tablets.consistency import Level
 
 
 class BatchRequests:
-    """What both kinds of batch share. Writes are checked as they are added, and sent by `execute`."""
+    """What both kinds of batch share. Writes are collected, and made into one request by `execute`."""
 
     def __init__(
         self,
@@ -33,7 +40,7 @@ class BatchRequests:
         timeout_s: float,
     ) -> None:
         self._session = session
-        self._logged = logged
+        self._logged = checked_flag(logged, "logged")
         self._level = level_of(consistency)
         self._timestamp_us = checked_stamp(timestamp)
         self._timeout_s = timeout_s
@@ -45,11 +52,11 @@ class BatchRequests:
 
     def put(self, table: str | TableRequests, row: Mapping[str, Any], *, ttl: int | None = None) -> None:
         """Write a row."""
-        self._add(BatchedPut(_name(table), row, False, checked_ttl(ttl)))
+        self._add(BatchedPut(_name(table), checked_row(row), False, checked_ttl(ttl)))
 
     def update(self, table: str | TableRequests, row: Mapping[str, Any], *, ttl: int | None = None) -> None:
         """Write cells only: the row is gone when its last cell is."""
-        self._add(BatchedPut(_name(table), row, True, checked_ttl(ttl)))
+        self._add(BatchedPut(_name(table), checked_row(row), True, checked_ttl(ttl)))
 
     def delete(
         self,
@@ -61,7 +68,7 @@ class BatchRequests:
         **key_columns: Any,
     ) -> None:
         """Delete a row, cells of it, or with the beginning of a key all rows that have it."""
-        self._add(BatchedDelete(_name(table), key_of(key, key_columns), columns, None))
+        self._add(BatchedDelete(_name(table), key_of(key, key_columns), checked_columns(columns) or (), None))
 
     def delete_range(
         self,
@@ -81,9 +88,11 @@ class BatchRequests:
     def _add(self, part: BatchedPut | BatchedDelete) -> None:
         if self._sent:
             raise InvalidRequest("this batch was sent already; make another")
-        with contextlib.suppress(UnknownTable):  # it may be new: the batch is made when it is sent
-            part.request(self._session.known)
+        self._check(part)
         self._parts.append(part)
+
+    def _check(self, part: BatchedPut | BatchedDelete) -> None:
+        """Raise what is wrong with a write at once, where the schema can be looked at for that."""
 
     def _ask(self) -> Batch | None:
         """The request; None if there is nothing to write."""
@@ -93,15 +102,14 @@ class BatchRequests:
         if not self._parts:
             return None
         ask = Batch(self._parts, self._logged, self._session.stamps, self._level, self._timestamp_us, self._timeout_s)
-        try:
-            ask.prepare(self._session.known)
-        except UnknownTable:
-            ask.body = b""
-        return ask
+        return prepared(ask, self._session.known)
 
 
 class AsyncBatch(BatchRequests):
-    """`async with db.batch() as batch: batch.put("shop.users", {...})`; sent at the end, unless an error came first."""
+    """`async with db.batch() as batch: batch.put("shop.users", {...})`; sent at the end, unless an error came first.
+
+    What is wrong with a write is told by `execute`: the schema may have to be looked at for that.
+    """
 
     def execute(self) -> Reply[int]:
         """Send it; gives the timestamp of all its writes (0 if there were none)."""

@@ -17,7 +17,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from trimtab.client.contact import DEFAULT_TIMEOUT_S, TRY_AGAIN, Contacts, decoded
 from trimtab.client.errors import InvalidRequest
+from trimtab.client.jobs import JobClient
 from trimtab.client.metastore import MetastoreClient
+from trimtab.client.moves import MoveClient
+from trimtab.loads import protocol as loads
+from trimtab.loads.protocol import LimitReply, LimitRequest
 from trimtab.net.errors import NetError, RpcError
 from trimtab.topology import protocol
 from trimtab.topology.protocol import (
@@ -46,6 +50,8 @@ class ClusterClient:
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
         self.metastore = MetastoreClient(contacts)
+        self.jobs = JobClient(contacts)
+        self.moves = MoveClient(contacts)
 
     @classmethod
     async def connect(
@@ -195,6 +201,14 @@ class ClusterClient:
     async def cancel(self, number: int, reason: str = "", *, timeout_s: float | None = None) -> RequestReply:
         """Ask for a request to be cancelled; the request as it is now."""
         return await self._write(protocol.CANCEL, protocol.encode(CancelRequest(number, reason)), timeout_s)
+
+    async def limit(self, rate_bytes_s: int | None = None, *, timeout_s: float | None = None) -> LimitReply:
+        """The limit of all bulk transfers, after it was set (0: none) if a rate is given. InvalidRequest: too small."""
+        body = loads.encode(LimitRequest(-1 if rate_bytes_s is None else rate_bytes_s))
+        deadline = self._contacts.deadline(timeout_s)
+        answer = await self._contacts.ask_until(loads.LIMIT, body, deadline, writes=rate_bytes_s is not None)
+        reply: LimitReply = decoded(loads.decode_limit_reply, answer.body)
+        return reply
 
     async def _write(self, method: str, body: bytes, timeout_s: float | None) -> RequestReply:
         deadline = self._contacts.deadline(timeout_s)

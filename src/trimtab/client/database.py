@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Collection, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.schema import Keyspace
@@ -18,12 +18,15 @@ from trimtab.client import definitions
 from trimtab.client.batch import AsyncBatch
 from trimtab.client.consistency import Consistency, addresses_of, checked_limit, checked_timeout, level_of
 from trimtab.client.contact import DEFAULT_TIMEOUT_S
-from trimtab.client.definitions import PrimaryKey, Replication
+from trimtab.client.definitions import Options, PrimaryKey, Replication
 from trimtab.client.dispatch import MAX_IN_FLIGHT, MAX_WAITING
+from trimtab.client.errors import InvalidRequest, NotFound
+from trimtab.client.moves import MoveClient, checked_tablet
 from trimtab.client.plans import TablePlan
 from trimtab.client.session import Session
 from trimtab.client.table import Table
 from trimtab.tablets import shapes
+from trimtab.tablets.moves_shown import by_place
 
 
 class Database:
@@ -92,6 +95,7 @@ class Database:
     async def tablets(self, table: str = "") -> list[dict[str, Any]]:
         """Every tablet, or those of one table: its tokens, its replicas, and the bytes of the largest of them.
 
+        One that is given other replicas has a stage, the set it goes to (`pending`), and how far it is (`move`).
         Instances report sizes every few seconds; `bytes` is None where nobody has yet, or the leader can't be asked.
         """
         await self.refresh()
@@ -99,8 +103,71 @@ class Database:
         names = {raft_id: member.instance_id for raft_id, member in members.by_id.items()}
         chosen = known.table(table) if table else None
         sizes = await self._session.sizes(chosen.id if chosen else 0)
+        moves = by_place(await self._session.moves(chosen.id if chosen else 0))
         only = chosen.full_name if chosen else ""
-        return shapes.tablets(known.catalog.tables, members.maps, names, only=only, sizes=sizes)
+        return shapes.tablets(known.catalog.tables, members.maps, names, only=only, sizes=sizes, moves=moves)
+
+    # Moving tablets
+
+    async def move(
+        self,
+        table: str,
+        tablet: int,
+        *,
+        source: str,
+        to: str,
+        force: bool = False,
+        why: str = "",
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Move a replica of a tablet from one instance to another; the instances that will have one then.
+
+        It returns when the move is written down; the cluster carries it out by itself, and `tablets` shows how far it
+        is. InvalidRequest, with why: it can't be, or it would be unwise and is not forced.
+        """
+        where = await self._place(table, tablet)
+        ids = [self._raft_id(source), self._raft_id(to)]
+        reply = await self._moving().ask(*where, *ids, force=force, why=why, timeout_s=self._limit(timeout))
+        return self._named(reply.replicas)
+
+    async def undo_move(self, table: str, tablet: int, *, why: str = "", timeout: float | None = None) -> list[str]:
+        """Give up on what is under way with a tablet; the instances that will have a replica then."""
+        where = await self._place(table, tablet)
+        return self._named((await self._moving().undo(*where, why=why, timeout_s=self._limit(timeout))).replicas)
+
+    async def rebalance(
+        self,
+        enabled: bool | None = None,
+        *,
+        window: str | None = None,
+        heal_after: float | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """How balancing is set, after it was changed where something is given.
+
+        `window`: "22:00-06:00" (UTC) or "always". `heal_after`: so many seconds an instance that is down is waited for.
+        """
+        return await self._moving().rebalance(enabled, window, heal_after, timeout_s=self._limit(timeout))
+
+    def _moving(self) -> MoveClient:
+        return MoveClient(self._session.contacts)
+
+    def _limit(self, timeout: float | None) -> float | None:
+        return None if timeout is None else checked_timeout(timeout, 0)
+
+    async def _place(self, table: str, tablet: int) -> tuple[int, int]:
+        await self.refresh()
+        return self._session.known.table(table).id, checked_tablet(tablet)
+
+    def _raft_id(self, instance_id: str) -> int:
+        names = {member.instance_id: raft_id for raft_id, member in self._session.members.by_id.items()}
+        if instance_id not in names:
+            raise NotFound(f"there is no instance '{instance_id}' in the cluster; it has {', '.join(sorted(names))}")
+        return names[instance_id]
+
+    def _named(self, raft_ids: Sequence[int]) -> list[str]:
+        known = self._session.members.by_id
+        return [known[each].instance_id if each in known else f"raft id {each}" for each in raft_ids]
 
     # Changing the schema. Each returns when every instance that is Online knows of it, or names in `waiting` who
     # does not yet.
@@ -135,7 +202,7 @@ class Database:
         tablets: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> list[str]:
         """A table `shop.users` with columns {"id": "bigint", …}.
 
@@ -164,7 +231,7 @@ class Database:
         rename: Mapping[str, str] | None = None,
         static: Collection[str] = (),
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> list[str]:
         """Add columns {"name": "type"}, drop some, rename key columns {"old": "new"}, change options."""
         command = definitions.alter_table(
@@ -261,6 +328,8 @@ def checked_options(
 ) -> dict[str, Any]:
     """The options of a session; InvalidRequest for those that make no sense."""
     level_of(consistency)
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise InvalidRequest(f"tls is an ssl.SSLContext, such as ssl.create_default_context() makes, not {tls!r}")
     return {
         "timeout_s": checked_timeout(timeout, DEFAULT_TIMEOUT_S),
         "datacenter": datacenter,

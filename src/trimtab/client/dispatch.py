@@ -4,10 +4,12 @@ At most `max_in_flight` requests are under way; up to `max_waiting` more wait fo
 is up; beyond that a request is refused at once. That is the client's own backpressure: an application that asks faster
 than the cluster answers finds out here, with `Overloaded`, and not by its memory.
 
-All attempts of a request share one deadline. Reads go to another member when one fails, as often as time allows. A
-write goes to another member only if nothing can have been executed, or if it carries its own timestamp, so that
-executing it twice is the same as once; else its outcome is unknown, and `Timeout` says so. A member that has another
-version of the table makes the client look at the schema again and make the request anew.
+All attempts of a request share one deadline. Reads go to another member when one fails, as often as time allows: a
+member gets a moment at first, and twice as long after each attempt that was too short, so that what takes long comes to
+its end too; where nobody else can be asked it gets all the time there is. A write goes to another member only if
+nothing can have been executed, or if it carries its own timestamp, so that executing it twice is the same as once; else
+its outcome is unknown, and `Timeout` says so. A member that has another version of the table makes the client look at
+the schema again and make the request anew.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from trimtab.net.errors import Overloaded as NetOverloaded
 
 MAX_IN_FLIGHT = 1_024
 MAX_WAITING = 100_000
-ATTEMPT_S = 2.0  # so long one member gets to answer what may be asked of another too
+ATTEMPT_S = 2.0  # so long the first member gets to answer what may be asked of another too
 BACKOFF_FIRST_S = 0.005
 BACKOFF_MAX_S = 0.5
 # How often a refusal that may not be for ever is put up with, per request.
@@ -40,7 +42,11 @@ _SWEEP_S = 0.05
 
 
 class Dispatcher:
-    """Of one client, on its loop. `refresh` looks at the schema again; `reach` waits until anybody is connected."""
+    """Of one client, on its loop.
+
+    `refresh` looks at the schema again. `look` does so too, if that was not done just now, and says whether there is
+    news. `reach` waits until anybody is connected.
+    """
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class Dispatcher:
         known: Known,
         *,
         refresh: Callable[[float], Awaitable[Known]],
+        look: Callable[[Known, float], Awaitable[bool]],
         reach: Callable[[float], Awaitable[None]],
         rng: random.Random,
         max_in_flight: int = MAX_IN_FLIGHT,
@@ -58,6 +65,7 @@ class Dispatcher:
         self.in_flight = 0
         self.closed = False
         self._refresh = refresh
+        self._look = look
         self._reach = reach
         self._rng = rng
         self._max_in_flight = max_in_flight
@@ -124,13 +132,21 @@ class Dispatcher:
         ask.attempts += 1
         ask.member = member
         try:
-            limit_s = min(left_s, ATTEMPT_S) if ask.repeatable else left_s
+            limit_s = self._attempt_s(ask, member, left_s) if ask.repeatable else left_s
             member.channel.ask(ask.method, ask.body, limit_s, ask)
         except NetError as error:
             self._judge(ask, member, error)
             return
         self.in_flight += 1
         member.outstanding += 1
+
+    def _attempt_s(self, ask: Ask[Any], member: Member, left_s: float) -> float:
+        limit_s = ATTEMPT_S * 2**ask.lapsed
+        if limit_s >= left_s:
+            return left_s
+        # Whoever could not be connected to while another had its time is not there to be asked.
+        others = self.members.another(member, ask.table, ask.tablet, connected=ask.lapsed > 0)
+        return limit_s if others else left_s
 
     def _member_for(self, ask: Ask[Any], now: float) -> Member | None:
         members = self.members
@@ -193,6 +209,7 @@ class Dispatcher:
         elif isinstance(error, ConnectionLost | DeadlineExceeded):
             member.avoid_until = self._loop.time() + AVOID_S
             ask.doubt = ask.doubt or ask.writes
+            ask.lapsed += isinstance(error, DeadlineExceeded)
             if ask.repeatable:
                 self._again(ask, str(error), at_once=True)
             else:
@@ -284,10 +301,20 @@ class Dispatcher:
         self._submit(ask)
 
     async def _prepared(self, ask: Ask[Any]) -> None:
-        """The table was not known when the ask was made; it may be new."""
-        known = await self._refresh(ask.deadline)
-        ask.prepare(known)
+        await self.prepare(ask, ask.deadline)
         self._submit(ask)
+
+    async def prepare(self, ask: Ask[Any], deadline: float) -> None:
+        """Make the message of an ask that does not fit what was known: its table, or a column of it, may be new."""
+        known = self.known
+        try:
+            ask.prepare(known)
+        except UnknownTable:
+            ask.prepare(await self._refresh(deadline))
+        except InvalidRequest:
+            if not await self._look(known, deadline):
+                raise
+            ask.prepare(self.known)
 
     async def _with_new_schema(self, ask: Ask[Any], refusal: RpcError) -> None:
         """A member knows another version of the table than we do: newer, or older for a moment."""

@@ -62,7 +62,9 @@ class Known:
 
 def table_name(name: str) -> tuple[str, str]:
     """Keyspace and table; InvalidRequest where it is no name of one."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the name of a table is a text KEYSPACE.TABLE, such as 'shop.users', not {name!r}")
     try:
         return split_table(name)
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise InvalidRequest(str(error)) from error

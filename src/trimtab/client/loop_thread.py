@@ -5,14 +5,19 @@ and its answer read, in the thread that asks; the loop only sends and receives.
 
 A process that was forked has the memory of this thread but not the thread: using the client there would wait for ever,
 so it is refused. Connect after the fork (in each worker of a pool, say), not before.
+
+When a program ends its loops do, before the interpreter: one that woke up later (a member has closed its connection,
+say) would crash the process, which had done its work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
@@ -21,6 +26,7 @@ import uvloop
 
 from trimtab.client.asks import Ask
 from trimtab.client.errors import Error, Timeout
+from trimtab.client.known import Known
 from trimtab.client.session import Session
 
 T = TypeVar("T")
@@ -31,24 +37,16 @@ _STOP_S = 5.0
 class Waiter:
     """The sink of one request, and where its thread waits."""
 
-    __slots__ = ("_body", "_error", "_gate", "_value")
+    __slots__ = ("_body", "_error", "_gate")
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._body: bytes | None = None
-        self._value: Any = None
+        self._body = b""
         self._error: Exception | None = None
 
     def answered(self, ask: Ask[Any], body: bytes) -> None:
-        if ask.writes:
-            # Stamps are only ever told on the loop.
-            try:
-                self._value = ask.read(body)
-            except Exception as error:
-                self._error = error
-        else:
-            self._body = body
+        self._body = body
         self._gate.release()
 
     def failed(self, ask: Ask[Any], error: Exception) -> None:
@@ -60,7 +58,7 @@ class Waiter:
             raise Timeout(f"the client's own thread has not answered for {ask.timeout_s + _GRACE_S:g} s")
         if self._error is not None:
             raise self._error
-        return self._value if self._body is None else ask.read(self._body)
+        return ask.read(self._body)
 
 
 class LoopThread:
@@ -74,6 +72,7 @@ class LoopThread:
         self._closed = False
         self._thread = threading.Thread(target=_run, args=(self._loop,), name="trimtab-client", daemon=True)
         self._thread.start()
+        _running.add(self)
 
     # From other threads
 
@@ -99,6 +98,11 @@ class LoopThread:
     def ask(self, ask: Ask[T]) -> T:
         """Send a request and wait for its answer."""
         return self.start(ask).wait(ask)
+
+    def look(self, known: Known) -> bool:
+        """Whether there is news since `known`, which something does not fit."""
+        session = self.session
+        return self.call(lambda: session.look(known, session.loop.time() + session.timeout_s))
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
         """Do something on the loop, and wait for it."""
@@ -131,6 +135,12 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
+    def end(self) -> None:
+        """The process ends."""
+        self.abandon()
+        if self.alive:
+            self._thread.join(_STOP_S)
+
     def _check(self) -> None:
         if self._closed:
             raise _closed()
@@ -152,6 +162,16 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     finally:
         loop.close()
+
+
+_running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """After whatever the program itself does when it ends: what was registered last is called first."""
+    for thread in list(_running):
+        thread.end()
 
 
 def _closed() -> Error:

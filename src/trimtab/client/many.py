@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trimtab.client.asks import Ask
+from trimtab.client.consistency import checked_row
 from trimtab.client.known import Known
 from trimtab.client.members import Member, Members
 from trimtab.client.operations import GetSome, PutSome
@@ -26,6 +27,7 @@ MAX_KEYS = 250  # in one request
 _ANYBODY = 0  # no raft id
 
 Key = tuple[bytes | None, ...]
+Placed = tuple[Mapping[str, Any], TablePlan, list[bytes | None], Key]
 
 
 class _Open:
@@ -54,9 +56,10 @@ class RowBatches:
         self._unfinished: set[Key] = set()
         self._keys: dict[Ask[Any], list[Key]] = {}
 
-    def placed(self, row: Mapping[str, Any]) -> tuple[Mapping[str, Any], TablePlan, list[bytes | None], Key]:
+    def placed(self, row: Mapping[str, Any]) -> Placed:
         """A row made ready; InvalidRequest if it is wrong."""
         plan = self._known().plan(self._name)
+        checked_row(row)
         writing = plan.writing(row)
         cells = plan.cells(writing, row)
         return row, plan, cells, tuple(cells[at] for at in writing.key)

@@ -18,6 +18,8 @@ _FAR, _AVOIDED, _NOBODY = 1 << 20, 1 << 30, 1 << 40
 _MAX_ROUTES = 65_536  # tablets whose members are kept looked up
 
 Learn = Callable[[str], Channel | None]
+Packed = Mapping[int, list[bytes]]  # where tablets are, by table
+_NONE: Packed = {}
 
 
 class Member:
@@ -57,17 +59,36 @@ class Members:
         self._learn = learn
         self._local_dc = local_dc
         self.maps: dict[int, TabletMap] = {}
+        # Of tables whose tablets are given other replicas: who has one, or should; and who answers reads.
+        self._held: dict[int, TabletMap] = {}
+        self._reading: dict[int, TabletMap] = {}
         self._routes: dict[tuple[int, int], tuple[Member, ...]] = {}
         self._whole: dict[int, bool] = {}
         self._turn = 0
 
     # What the cluster says
 
-    def take_tablets(self, tablets: Mapping[int, list[bytes]]) -> None:
+    def take_tablets(self, tablets: Packed, held: Packed = _NONE, reading: Packed = _NONE) -> None:
         """News of where the tablets of all tables are; ValueError if it can't be read."""
-        self.maps = {table: TabletMap.unpacked(chunks) for table, chunks in tablets.items()}
+        self.maps, self._held, self._reading = {}, {}, {}
+        self.take_moved(tablets, held, reading)
+
+    def take_moved(self, tablets: Packed, held: Packed = _NONE, reading: Packed = _NONE) -> None:
+        """News of where the tablets of some tables are; ValueError if it can't be read."""
+        self.maps = self.maps | _unpacked(tablets)
+        self._held = {table: known for table, known in self._held.items() if table not in tablets} | _unpacked(held)
+        kept = {table: known for table, known in self._reading.items() if table not in tablets}
+        self._reading = kept | _unpacked(reading)
         self._routes = {}
         self._whole = {}
+
+    def held(self, table: int) -> TabletMap | None:
+        """Everybody who has a replica of each tablet, or should: files are loaded there. None: it is not known."""
+        return self._held.get(table) or self.maps.get(table)
+
+    def reading(self, table: int) -> TabletMap | None:
+        """Those who answer the reads of each tablet. None: it is not known."""
+        return self._reading.get(table) or self.maps.get(table)
 
     def take_instances(self, instances: Mapping[int, tuple[str, str, str, bool]]) -> None:
         """News of who there is: instance id, address, data centre and whether it is Online, by raft id."""
@@ -103,13 +124,14 @@ class Members:
         """Whether all tablets of a table have the same members: then a row of it can be asked for together with any."""
         found = self._whole.get(table)
         if found is None:
-            tablets = self.maps.get(table, TabletMap())
+            tablets = self.reading(table) or TabletMap()
             found = self._whole[table] = bool(tablets) and set(tablets.loads().values()) == {tablets.count}
         return found
 
     def _held_by(self, table: int, tablet: int) -> tuple[Member, ...]:
+        tablets = self.reading(table)
         try:
-            replicas = self.maps[table].replicas(tablet)
+            replicas = tablets.replicas(tablet) if tablets is not None else ()
         except KeyError:
             return ()
         members = [self.by_id[raft_id] for raft_id in replicas if raft_id in self.by_id]
@@ -141,3 +163,15 @@ class Members:
     def anyone(self, now: float, avoid: Member | None = None) -> Member | None:
         """Somebody who is connected, whatever it holds: it sends requests on."""
         return self.choose(self._everybody, now, avoid)
+
+    def another(self, member: Member, table: int, tablet: int, *, connected: bool) -> bool:
+        """Whether what this member was asked for could be asked of somebody else, who is `connected` or may yet be."""
+        holders = self.holding(table, tablet) if tablet >= 0 else ()
+        for each in holders if member in holders else self._everybody:
+            if each is not member and (each.ready or (each.online and not connected)):
+                return True
+        return False
+
+
+def _unpacked(tables: Packed) -> dict[int, TabletMap]:
+    return {table: TabletMap.unpacked(chunks) for table, chunks in tables.items()}

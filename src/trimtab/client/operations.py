@@ -82,18 +82,27 @@ class Reading(Ask[Any]):
     plan: ReadPlan
 
     def __init__(
-        self, name: str, columns: Sequence[str] | None, level: Level, as_of_us: int, meta: bool, timeout_s: float
+        self,
+        name: str,
+        columns: Sequence[str] | None,
+        stamps: Stamps,
+        level: Level,
+        as_of_us: int,
+        meta: bool,
+        timeout_s: float,
     ) -> None:
         self.timeout_s = timeout_s
         self.repeatable = True
         self.name = name
         self.columns = columns
+        self.stamps = stamps
         self.level = level
         self.as_of_us = as_of_us
         self.meta = meta
 
     def rows(self, reply: RowsReply) -> list[Any]:
         """Each row as it was asked for; None where there is none."""
+        self.stamps.saw(reply.stamp_us)
         plan = self.plan
         try:
             if not self.meta:
@@ -119,12 +128,13 @@ class Get(Reading):
         name: str,
         key: Mapping[str, Any],
         columns: Sequence[str] | None,
+        stamps: Stamps,
         level: Level,
         as_of_us: int,
         meta: bool,
         timeout_s: float,
     ) -> None:
-        super().__init__(name, columns, level, as_of_us, meta, timeout_s)
+        super().__init__(name, columns, stamps, level, as_of_us, meta, timeout_s)
         self.key = key
 
     def prepare(self, known: Known) -> None:
@@ -147,13 +157,8 @@ class GetSome(Reading):
     """Several rows whose replicas share a member. `places`: where each belongs in what was asked for."""
 
     method: ClassVar[str] = protocol.GET
-
-    def __init__(
-        self, name: str, columns: Sequence[str] | None, level: Level, as_of_us: int, meta: bool, timeout_s: float
-    ):
-        super().__init__(name, columns, level, as_of_us, meta, timeout_s)
-        self.keys: Sequence[Mapping[str, Any]] = ()
-        self.places: Sequence[int] = ()
+    keys: Sequence[Mapping[str, Any]] = ()
+    places: Sequence[int] = ()
 
     def prepare(self, known: Known) -> None:
         plan = known.plan(self.name)
@@ -173,7 +178,7 @@ class GetSome(Reading):
         middle = len(self.keys) // 2
         made = []
         for part in (slice(None, middle), slice(middle, None)) if middle else ():
-            half = GetSome(self.name, self.columns, self.level, self.as_of_us, self.meta, self.timeout_s)
+            half = GetSome(self.name, self.columns, self.stamps, self.level, self.as_of_us, self.meta, self.timeout_s)
             half.keys, half.places, half.prefer = self.keys[part], self.places[part], self.prefer
             made.append(half)
         return made
@@ -198,6 +203,7 @@ class GetSome(Reading):
 class Page:
     rows: list[Any]
     state: bytes
+    epoch: int
 
 
 class Slice(Reading):
@@ -214,12 +220,13 @@ class Slice(Reading):
         limit: int,
         reverse: bool,
         page: bytes,
+        stamps: Stamps,
         level: Level,
         as_of_us: int,
         meta: bool,
         timeout_s: float,
     ) -> None:
-        super().__init__(name, columns, level, as_of_us, meta, timeout_s)
+        super().__init__(name, columns, stamps, level, as_of_us, meta, timeout_s)
         self.key = key
         self.span = span
         self.limit = limit
@@ -253,7 +260,7 @@ class Slice(Reading):
 
     def read(self, body: bytes) -> Page:
         reply = decoded(protocol.decode_rows, body)
-        return Page(self.rows(reply), reply.page)
+        return Page(self.rows(reply), reply.page, reply.epoch)
 
 
 class Scan(Reading):
@@ -269,16 +276,19 @@ class Scan(Reading):
         last_token: int | None,
         limit: int,
         page: bytes,
+        epoch: int,
+        stamps: Stamps,
         level: Level,
         as_of_us: int,
         meta: bool,
         timeout_s: float,
     ) -> None:
-        super().__init__(name, columns, level, as_of_us, meta, timeout_s)
+        super().__init__(name, columns, stamps, level, as_of_us, meta, timeout_s)
         self.first_token = first_token
         self.last_token = last_token
         self.limit = limit
         self.page = page
+        self.epoch = epoch
 
     def prepare(self, known: Known) -> None:
         plan = known.plan(self.name)
@@ -298,12 +308,13 @@ class Scan(Reading):
                 self.level,
                 self.as_of_us,
                 self.meta,
+                self.epoch,
             )
         )
 
     def read(self, body: bytes) -> Page:
         reply = decoded(protocol.decode_rows, body)
-        return Page(self.rows(reply), reply.page)
+        return Page(self.rows(reply), reply.page, reply.epoch)
 
 
 # Writing
@@ -336,7 +347,7 @@ class Put(Writing):
         name: str,
         row: Mapping[str, Any],
         update: bool,
-        ttl_s: int,
+        ttl_s: int | None,
         stamps: Stamps,
         level: Level,
         timestamp_us: int,
@@ -382,7 +393,7 @@ class PutSome(Writing):
         self,
         name: str,
         update: bool,
-        ttl_s: int,
+        ttl_s: int | None,
         stamps: Stamps,
         level: Level,
         timestamp_us: int,
@@ -429,7 +440,11 @@ def delete_request(
     ids = plan.deletable(columns) if columns else []
     row = start = end = None
     if span is not None:
+        if not plan.clustering:
+            raise InvalidRequest(f"{plan.name} has no clustering columns, so it has no ranges of rows; use delete")
         start, end = span.bounds(plan, clustering)
+        if start is None and end is None:
+            start = Bound()  # all rows: without any end it would be the partition, with its static columns
     elif len(clustering) == len(plan.clustering):
         row = clustering
     elif ids:
@@ -490,7 +505,7 @@ class BatchedPut:
     name: str
     row: Mapping[str, Any]
     update: bool
-    ttl_s: int
+    ttl_s: int | None
 
     def request(self, known: Known) -> tuple[PutRequest, int]:
         plan = known.plan(self.name)

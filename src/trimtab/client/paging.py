@@ -1,7 +1,9 @@
 """Rows that come in pages: which request comes next, and when there is none.
 
 A slice goes on from the state that its last page ended with. A scan goes through the ring in segments, each of
-neighbouring tablets that one member holds replicas of, so that whoever is asked reads its own data.
+neighbouring tablets that one member holds replicas of, so that whoever is asked reads its own data. All of them are
+read at the epoch of the first page: a load that is published meanwhile is in none. If that takes so long that the epoch
+can't be read any more, the scan ends with an error; what was given out already can't be taken back.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class ScanPages:
 
     def __init__(
         self,
-        make: Callable[[int | None, int | None, int, bytes], Scan],
+        make: Callable[[int | None, int | None, int, bytes, int], Scan],
         session: Session,
         name: str,
         tokens: tuple[int | None, int | None],
@@ -72,6 +74,7 @@ class ScanPages:
         self._left = limit
         self._page_rows = page_rows
         self._state = b""
+        self._epoch = -1  # the newest
         self._segments = _segments(session, name, tokens)
         self._segment: Segment | None = next(self._segments, None)
 
@@ -80,7 +83,7 @@ class ScanPages:
             return None
         first, last, member = self._segment
         rows = self._page_rows if self._left is None else min(self._page_rows, self._left)
-        ask = self._make(first, last, rows, self._state)
+        ask = self._make(first, last, rows, self._state, self._epoch)
         ask.prefer = member
         return ask
 
@@ -89,6 +92,7 @@ class ScanPages:
         if self._left is not None:
             self._left -= len(rows)
         self._state = page.state
+        self._epoch = page.epoch
         if not page.state:
             self._segment = next(self._segments, None)
         if self._left == 0:

@@ -1,7 +1,8 @@
 """What the table of either client makes its requests with: arguments checked, defaults filled in, messages prepared.
 
-A request is prepared where it is made, in the caller's own thread or task, so that wrong values are refused right there
-and the event loop has little to do. Only a table that is not known yet leaves that to the session, which looks first.
+A request is prepared where it is made, in the caller's own thread or task, so that the event loop has little to do.
+What does not fit the schema as it is known (a table, a column, a value) is left to the session, which looks first
+whether that is old: what does not fit then either is refused.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from trimtab.catalog.schema import Table as Schema
 from trimtab.client.asks import Ask
 from trimtab.client.consistency import (
     Consistency,
+    checked_columns,
     checked_limit,
+    checked_row,
     checked_stamp,
     checked_timeout,
     checked_ttl,
+    iterated,
     level_of,
 )
 from trimtab.client.errors import InvalidRequest
-from trimtab.client.known import Known, UnknownTable, table_name
+from trimtab.client.known import Known, table_name
 from trimtab.client.many import RowBatches
 from trimtab.client.operations import Delete, Get, GetSome, Put, PutSome, Scan, Slice, Span
 from trimtab.client.paging import Pages, ScanPages, SlicePages
@@ -31,6 +35,7 @@ PAGE_ROWS = 1_000
 A = TypeVar("A", bound=Ask[Any])
 
 Key = Mapping[str, Any]
+MANY_ROWS = "rows are given as mappings of their columns, [{'id': 1}, …], or by what yields such"
 
 
 class TableRequests:
@@ -70,13 +75,14 @@ class TableRequests:
         ask = Get(
             self.name,
             key,
-            columns,
+            None if columns is None else checked_columns(columns),
+            self._session.stamps,
             self._read_level(consistency),
             0 if as_of is None else checked_stamp(as_of, "as_of"),
-            meta,
+            bool(meta),
             self._timeout_s if timeout is None else checked_timeout(timeout, 0),
         )
-        return _prepared(ask, self._session.known)
+        return prepared(ask, self._session.known)
 
     def _put(
         self,
@@ -89,15 +95,15 @@ class TableRequests:
     ) -> Put:
         ask = Put(
             self.name,
-            row,
+            checked_row(row),
             update,
-            0 if ttl is None else checked_ttl(ttl),
+            None if ttl is None else checked_ttl(ttl),
             self._session.stamps,
             self._level if consistency is None else level_of(consistency),
             0 if timestamp is None else checked_stamp(timestamp),
             self._timeout_s if timeout is None else checked_timeout(timeout, 0),
         )
-        return _prepared(ask, self._session.known)
+        return prepared(ask, self._session.known)
 
     def _delete(
         self,
@@ -111,14 +117,14 @@ class TableRequests:
         ask = Delete(
             self.name,
             key,
-            columns,
+            checked_columns(columns) or (),
             span,
             self._session.stamps,
             self._level if consistency is None else level_of(consistency),
             checked_stamp(timestamp),
             checked_timeout(timeout, self._timeout_s),
         )
-        return _prepared(ask, self._session.known)
+        return prepared(ask, self._session.known)
 
     # Many rows
 
@@ -148,10 +154,11 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> Callable[[], GetSome]:
-        level = self._read_level(consistency)
+        level, names, with_meta = self._read_level(consistency), checked_columns(columns), bool(meta)
         as_of_us = checked_stamp(as_of, "as_of")
         timeout_s = checked_timeout(timeout, self._timeout_s)
-        return lambda: GetSome(self.name, columns, level, as_of_us, meta, timeout_s)
+        stamps = self._session.stamps
+        return lambda: GetSome(self.name, names, stamps, level, as_of_us, with_meta, timeout_s)
 
     # Rows in order
 
@@ -168,12 +175,14 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> tuple[Pages, Ask[Any]]:
-        level = self._read_level(consistency)
+        level, names, with_meta = self._read_level(consistency), checked_columns(columns), bool(meta)
         as_of_us = checked_stamp(as_of, "as_of")
-        timeout_s = checked_timeout(timeout, self._timeout_s)
+        timeout_s, stamps, backwards = checked_timeout(timeout, self._timeout_s), self._session.stamps, bool(reverse)
 
         def make(rows: int, page: bytes) -> Slice:
-            return Slice(self.name, key, span, columns, rows, bool(reverse), page, level, as_of_us, meta, timeout_s)
+            return Slice(
+                self.name, key, span, names, rows, backwards, page, stamps, level, as_of_us, with_meta, timeout_s
+            )
 
         pages = SlicePages(make, checked_limit(limit), _page_rows(page_rows))
         return pages, self._first(pages)
@@ -189,12 +198,12 @@ class TableRequests:
         timeout: float | None,
         as_of: int | None,
     ) -> tuple[Pages, Ask[Any]]:
-        level = self._read_level(consistency)
+        level, names, with_meta = self._read_level(consistency), checked_columns(columns), bool(meta)
         as_of_us = checked_stamp(as_of, "as_of")
-        timeout_s = checked_timeout(timeout, self._timeout_s)
+        timeout_s, stamps = checked_timeout(timeout, self._timeout_s), self._session.stamps
 
-        def make(first: int | None, last: int | None, rows: int, page: bytes) -> Scan:
-            return Scan(self.name, columns, first, last, rows, page, level, as_of_us, meta, timeout_s)
+        def make(first: int | None, last: int | None, rows: int, page: bytes, epoch: int) -> Scan:
+            return Scan(self.name, names, first, last, rows, page, epoch, stamps, level, as_of_us, with_meta, timeout_s)
 
         pages = ScanPages(make, self._session, self.name, tokens, checked_limit(limit), _page_rows(page_rows))
         return pages, self._first(pages)
@@ -202,21 +211,21 @@ class TableRequests:
     def _first(self, pages: Pages) -> Ask[Any]:
         ask = pages.next()
         assert ask is not None, "there is always a first page"
-        return _prepared(ask, self._session.known)
+        return prepared(ask, self._session.known)
 
     def _following(self, pages: Pages) -> Ask[Any] | None:
         ask = pages.next()
-        return None if ask is None else _prepared(ask, self._session.known)
+        return None if ask is None else prepared(ask, self._session.known)
 
 
 def _page_rows(rows: int) -> int:
     return checked_limit(rows, "page_rows") or PAGE_ROWS
 
 
-def _prepared(ask: A, known: Known) -> A:
+def prepared(ask: A, known: Known) -> A:
     try:
         ask.prepare(known)
-    except UnknownTable:
+    except InvalidRequest:
         ask.body = b""  # the session looks at the schema again, and then prepares it
     return ask
 
@@ -231,8 +240,9 @@ def key_of(key: Key | None, named: Mapping[str, Any]) -> Key:
 
 
 def keys_of(keys: Iterable[Key]) -> list[Key]:
-    listed = list(keys)
+    expected = "keys are given as mappings of their columns: [{'id': 1}, …]"
+    listed = list(iterated(keys, expected))
     for key in listed:
         if key.__class__ is not dict and not isinstance(key, Mapping):
-            raise InvalidRequest(f"keys are given as mappings of their columns: [{{'id': 1}}, …], not {key!r}")
+            raise InvalidRequest(f"{expected}, not {key!r}")
     return listed

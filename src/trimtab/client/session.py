@@ -1,8 +1,9 @@
 """One client of a cluster, on one event loop: its connections, what it knows of the schema, its requests under way.
 
 The asyncio client and the blocking one both stand on a Session; it is not for applications. The schema is looked at
-when the client connects, whenever a member says that ours is not the current one, and every REFRESH_S while requests
-are made, because replicas move and instances come and go. A client's copy is only a hint: members decide.
+when the client connects, whenever a member says that ours is not the current one or a request does not fit it, and
+every REFRESH_S while requests are made, because replicas move and instances come and go. A client's copy is only a
+hint: members decide.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from trimtab.catalog.catalog import Catalog
@@ -20,13 +22,19 @@ from trimtab.client.dispatch import MAX_IN_FLIGHT, MAX_WAITING, Dispatcher
 from trimtab.client.errors import Error, InvalidRequest, Timeout, Unavailable
 from trimtab.client.known import Known
 from trimtab.client.members import Members
+from trimtab.client.moves import MoveClient
 from trimtab.client.stamps import Stamps
 from trimtab.rows import protocol
 from trimtab.rows.protocol import ChangeReply, ChangeRequest, SchemaReply, SchemaRequest
 from trimtab.tablets import sizes
+from trimtab.tablets.moves_shown import MovesShown
 from trimtab.tablets.sizes import SizesReply, SizesRequest
 
 REFRESH_S = 5.0
+# The schema is looked at because requests don't fit it: so often at once, and once more after each LOOK_S.
+LOOKS = 5
+LOOK_S = 0.25
+_LOOK_WAIT_S = 2.0
 CHANGE_TIMEOUT_S = 60.0  # a change of the schema waits for every instance
 _SETTLE_S = 0.02
 _SIZES_S = 2.0
@@ -54,18 +62,23 @@ class Session:
         self.stamps = Stamps()
         self._rng = rng or random.Random(random.SystemRandom().getrandbits(64))
         self._datacenter = datacenter
-        self._contacts = Contacts(
+        self.contacts = Contacts(
             addresses, rng=self._rng, tls=tls, timeout_s=timeout_s, follow_leader=True, try_again=_TRY_AGAIN
         )
-        self.members = Members(self._contacts.learned, datacenter, addresses)
+        self.members = Members(self.contacts.learned, datacenter, addresses)
         self._versions = (0, 0)
+        self._placed = 0
         self._refreshing: asyncio.Task[Known] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._asked = False
+        self._refreshes = 0  # that were begun
+        self._looks = float(LOOKS)  # that may be made because of what does not fit
+        self._looks_at = self.loop.time()  # when they were counted
         self.dispatcher = Dispatcher(
             self.members,
             Known(Catalog()),
             refresh=self.refresh,
+            look=self.look,
             reach=self._reach,
             rng=self._rng,
             max_in_flight=max_in_flight,
@@ -91,7 +104,7 @@ class Session:
         for task in (self._watch, self._refreshing):
             if task is not None:
                 task.cancel()
-        self._contacts.close()
+        self.contacts.close()
         # The connections' ends are told in this turn; whoever waits should hear of them before the loop is gone.
         await asyncio.sleep(0)
 
@@ -115,23 +128,55 @@ class Session:
         self.dispatcher.start(ask)
 
     async def _reach(self, deadline: float) -> None:
-        await self._contacts.wait_channel(deadline)
+        await self.contacts.wait_channel(deadline)
 
     # The schema
 
     async def refresh(self, deadline: float) -> Known:
         """The schema and the members as they are now. All who ask at the same time share one question."""
         if self._refreshing is None or self._refreshing.done():
+            self._refreshes += 1
             self._refreshing = self.loop.create_task(self._refresh(deadline))
             return await asyncio.shield(self._refreshing)
         try:
             return await asyncio.wait_for(asyncio.shield(self._refreshing), max(deadline - self.loop.time(), 0))
         except TimeoutError:
-            raise Timeout(f"no member tells the schema in time: {self._contacts.last_failure}") from None
+            raise Timeout(f"no member tells the schema in time: {self.contacts.last_failure}") from None
+
+    async def look(self, known: Known, deadline: float) -> bool:
+        """Whether there is news since `known`, which something does not fit: it may be older than what it is of.
+
+        A look that began before we were asked may have missed the news; one that began since has not. What is simply
+        wrong must not keep the cluster busy, so there are only so many looks, which all who ask share.
+        """
+        self._asked = True
+        until, begun = min(deadline, self.loop.time() + _LOOK_WAIT_S), self._refreshes
+        # If it can't be looked, what does not fit is told, not that nobody could be asked.
+        if self.known.version == known.version and self._is_refreshing():
+            with suppress(Error):
+                await self.refresh(until)
+        old = self.known.version == known.version
+        # Others who waited with us may have begun a look by now.
+        if old and (self._is_refreshing() or (self._refreshes == begun and self._may_look())):
+            with suppress(Error):
+                await self.refresh(until)
+        return self.known.version != known.version
+
+    def _is_refreshing(self) -> bool:
+        return self._refreshing is not None and not self._refreshing.done()
+
+    def _may_look(self) -> bool:
+        now = self.loop.time()
+        self._looks = min(self._looks + (now - self._looks_at) / LOOK_S, LOOKS)
+        self._looks_at = now
+        if self._looks < 1:
+            return False
+        self._looks -= 1
+        return True
 
     async def _refresh(self, deadline: float) -> Known:
-        body = protocol.encode(SchemaRequest(self._versions))
-        answer = await self._contacts.ask(protocol.SCHEMA, body, max(deadline - self.loop.time(), 0.001))
+        body = protocol.encode(SchemaRequest(self._versions, self._placed))
+        answer = await self.contacts.ask(protocol.SCHEMA, body, max(deadline - self.loop.time(), 0.001))
         self._take(decoded(protocol.decode_schema_reply, answer))
         return self.known
 
@@ -141,9 +186,13 @@ class Session:
             # A member that is behind must not take us back; what it gets from us waits there until it is not.
             if reply.catalog and reply.catalog_version >= catalog_version:
                 catalog = Catalog.from_snapshot(reply.catalog)
-                self.members.take_tablets(reply.tablets)
+                self.members.take_tablets(reply.tablets, reply.held, reply.reading)
                 self.dispatcher.known = Known(catalog)
                 catalog_version = catalog.version
+                self._placed = reply.placed
+            elif reply.tablets and reply.placed > self._placed:
+                self.members.take_moved(reply.tablets, reply.held, reply.reading)
+                self._placed = reply.placed
             if reply.instances and reply.topology_version >= topology_version:
                 self.members.take_instances(reply.instances)
                 topology_version = reply.topology_version
@@ -158,7 +207,7 @@ class Session:
         while start is not None:
             body = sizes.encode(SizesRequest(table, start))
             try:
-                answer = await self._contacts.ask(sizes.SIZES, body, min(self.timeout_s, _SIZES_S))
+                answer = await self.contacts.ask(sizes.SIZES, body, min(self.timeout_s, _SIZES_S))
             except (Timeout, Unavailable):
                 # Where tablets are is known without a leader; how large they are is not.
                 break
@@ -166,6 +215,14 @@ class Session:
             found |= sizes.by_place(reply)
             start = reply.next if reply.next is None or reply.next > start else None
         return found
+
+    async def moves(self, table: int) -> MovesShown:
+        """The tablets under way of a table, or of all (0); as somebody knows them, where no leader tells."""
+        client = MoveClient(self.contacts)
+        try:
+            return await client.known(table, timeout_s=min(self.timeout_s, _SIZES_S))
+        except (Timeout, Unavailable, InvalidRequest):
+            return MovesShown()
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -188,7 +245,7 @@ class Session:
         """Change the schema, and know it changed. The id makes it happen once, however often it is asked."""
         deadline = self.loop.time() + (CHANGE_TIMEOUT_S if timeout_s is None else timeout_s)
         request = ChangeRequest(command, self._rng.randbytes(16).hex())
-        answer = await self._contacts.ask_until(protocol.CHANGE, protocol.encode(request), deadline, writes=True)
+        answer = await self.contacts.ask_until(protocol.CHANGE, protocol.encode(request), deadline, writes=True)
         reply: ChangeReply = decoded(protocol.decode_change_reply, answer.body)
         while self.known.version < reply.catalog_version:
             await self.refresh(deadline)

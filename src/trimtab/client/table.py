@@ -6,22 +6,23 @@
     rows = await asyncio.gather(*(users.get(id=number) for number in range(100)))
     async for row in users.slice(id=1, limit=100): ...
 
-Requests are sent when they are made, not when they are awaited, and cost no task.
+Requests are sent when they are made, not when they are awaited, and cost no task. What does not fit the table is told
+where it is awaited, because the schema may have to be looked at first; what fits no table, at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from trimtab.client.asks import Ask, Reply
-from trimtab.client.consistency import Consistency
-from trimtab.client.errors import TooLarge
+from trimtab.client.consistency import Consistency, iterated
+from trimtab.client.errors import InvalidRequest, TooLarge
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
 from trimtab.client.operations import GetSome, RowWithMeta, Span
 from trimtab.client.paging import Pages
 from trimtab.client.plans import Row
-from trimtab.client.requests import PAGE_ROWS, Key, TableRequests, key_of, keys_of
+from trimtab.client.requests import MANY_ROWS, PAGE_ROWS, Key, TableRequests, key_of, keys_of
 from trimtab.client.tally import Tally
 
 
@@ -162,7 +163,7 @@ class Table(TableRequests):
                     if (full := await tally.added(row)) is not None:
                         await tally.send(full, MAX_BATCHES)
             else:
-                for row in rows:
+                for row in iterated(rows, MANY_ROWS):
                     if (full := await tally.added(row)) is not None:
                         await tally.send(full, MAX_BATCHES)
             for ask in batches.rest():
@@ -170,6 +171,30 @@ class Table(TableRequests):
         finally:
             await tally.drained()
         return tally.result()
+
+    @overload
+    async def get_many(
+        self,
+        keys: Iterable[Key],
+        *,
+        columns: Sequence[str] | None = None,
+        with_meta: Literal[False] = False,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+    ) -> list[Row | None]: ...
+
+    @overload
+    async def get_many(
+        self,
+        keys: Iterable[Key],
+        *,
+        columns: Sequence[str] | None = None,
+        with_meta: Literal[True],
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+    ) -> list[RowWithMeta | None]: ...
 
     async def get_many(
         self,
@@ -190,7 +215,7 @@ class Table(TableRequests):
         found: list[Any] = []
         for begin in range(0, len(listed), KEYS_AT_ONCE):
             some = listed[begin : begin + KEYS_AT_ONCE]
-            asks = key_batches(session.known.plan(self.name), session.members, some, make)
+            asks = await self._key_batches(some, make)
             replies = [session.start(ask) for ask in asks]
             rows: list[Any] = [None] * len(some)
             try:
@@ -205,6 +230,15 @@ class Table(TableRequests):
             found += rows
         return found
 
+    async def _key_batches(self, keys: Sequence[Key], make: Callable[[], GetSome]) -> list[GetSome]:
+        session, known = self._session, self._session.known
+        try:
+            return key_batches(known.plan(self.name), session.members, keys, make)
+        except InvalidRequest:
+            if not await session.look(known, session.loop.time() + self._timeout_s):
+                raise
+            return key_batches(session.known.plan(self.name), session.members, keys, make)
+
     async def _fill(self, rows: list[Any], ask: GetSome, reply: Reply[list[Any]]) -> None:
         try:
             ask.put_into(rows, await reply)
@@ -217,6 +251,48 @@ class Table(TableRequests):
                 await self._fill(rows, half, self._session.start(half))
 
     # Rows in order
+
+    @overload
+    def slice(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        after: Any = None,
+        since: Any = None,
+        until: Any = None,
+        before: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        columns: Sequence[str] | None = None,
+        with_meta: Literal[False] = False,
+        page_rows: int = PAGE_ROWS,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+        **key_columns: Any,
+    ) -> AsyncIterator[Row]: ...
+
+    @overload
+    def slice(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        after: Any = None,
+        since: Any = None,
+        until: Any = None,
+        before: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        columns: Sequence[str] | None = None,
+        with_meta: Literal[True],
+        page_rows: int = PAGE_ROWS,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+        **key_columns: Any,
+    ) -> AsyncIterator[RowWithMeta]: ...
 
     def slice(
         self,
@@ -257,6 +333,36 @@ class Table(TableRequests):
             as_of,
         )
         return self._rows(pages, first)
+
+    @overload
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        after_token: int | None = None,
+        until_token: int | None = None,
+        with_meta: Literal[False] = False,
+        page_rows: int = PAGE_ROWS,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+    ) -> AsyncIterator[Row]: ...
+
+    @overload
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        after_token: int | None = None,
+        until_token: int | None = None,
+        with_meta: Literal[True],
+        page_rows: int = PAGE_ROWS,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+        as_of: int | None = None,
+    ) -> AsyncIterator[RowWithMeta]: ...
 
     def scan(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.client.asks import Ask
 from trimtab.client.errors import Error, InvalidRequest
-from trimtab.client.many import RowBatches
+from trimtab.client.many import Placed, RowBatches
 from trimtab.client.operations import PutSome
 from trimtab.client.session import Session
 
@@ -29,7 +29,7 @@ class Tally:
         if self._error is not None:
             self.result()
         try:
-            row, plan, cells, key = self._batches.placed(row)
+            row, plan, cells, key = await self._placed(row)
         except Error as error:
             self._error = error
             self.result()
@@ -40,6 +40,15 @@ class Tally:
             await self.drained()
             self._batches.forget()
         return self._batches.add(row, plan, cells, key)
+
+    async def _placed(self, row: Mapping[str, Any]) -> Placed:
+        known = self._session.known
+        try:
+            return self._batches.placed(row)
+        except InvalidRequest:
+            if not await self._session.look(known, self._session.loop.time() + self._session.timeout_s):
+                raise
+            return self._batches.placed(row)
 
     async def send(self, ask: PutSome, most: int) -> None:
         """Send a request when fewer than `most` are under way."""

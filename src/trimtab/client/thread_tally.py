@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.client.asks import Ask
-from trimtab.client.errors import Error
+from trimtab.client.errors import Error, InvalidRequest
 from trimtab.client.loop_thread import LoopThread
-from trimtab.client.many import RowBatches
+from trimtab.client.many import Placed, RowBatches
 from trimtab.client.operations import PutSome
 from trimtab.client.tally import told
 
@@ -37,7 +37,7 @@ class ThreadTally:
         if self._error is not None:
             self.result()
         try:
-            row, plan, cells, key = self._batches.placed(row)
+            row, plan, cells, key = self._placed(row)
         except Error as error:
             self._error = error
             self.result()
@@ -49,6 +49,15 @@ class ThreadTally:
             self.drain()
             self._batches.forget()
         return self._batches.add(row, plan, cells, key)
+
+    def _placed(self, row: Mapping[str, Any]) -> Placed:
+        known = self._thread.session.known
+        try:
+            return self._batches.placed(row)
+        except InvalidRequest:
+            if not self._thread.look(known):
+                raise
+            return self._batches.placed(row)
 
     def send(self, ask: PutSome, most: int) -> None:
         """Send a request when fewer than `most` are under way."""

@@ -23,6 +23,7 @@ from trimtab.metastore.requests import encode as encode_hint
 from trimtab.net.errors import INTERNAL, ConnectionLost, DeadlineExceeded, NetError, RpcError
 from trimtab.net.hello import Hello
 from trimtab.net.server import Handler, Request
+from trimtab.node.background import defect_of
 from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.waits import WaitedTooLong
 
@@ -92,7 +93,7 @@ class Answering:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._vital.pop(task, None)
         self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := defect_of(task)) is not None:
             self._report(f"a request could not be answered: {error!r}")
 
     async def _answer(self, method: Method, request: Request, deadline: float) -> None:
@@ -114,6 +115,8 @@ class Answering:
             return Refused(error.code, str(error))
         if isinstance(error, msgspec.DecodeError):
             return Refused("invalid", f"the body of {method} can't be read: {error}")
+        if isinstance(error, RecursionError):
+            return Refused("invalid", f"the body of {method} can't be read: it is nested too deeply")
         if isinstance(error, MetastoreError):
             return Refused("invalid", str(error))
         if isinstance(error, WaitedTooLong):

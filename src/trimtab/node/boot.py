@@ -81,8 +81,9 @@ async def found(
         failure_domain=settings.failure_domain,
         release=__version__,
         http_address=settings.http_address,
-        capacity_bytes=disk.free_bytes(),
+        capacity_bytes=settings.capacity_bytes or disk.free_bytes(),
         now_ms=now_ms,
+        bulk_address=settings.bulk_address,
     )
     first = commands.put_all(founding_records(row, settings.cluster_id, identity.genesis, now_ms))
     command = commands.encode(msgspec.structs.replace(first, now_ms=now_ms))

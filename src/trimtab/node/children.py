@@ -1,7 +1,7 @@
 """A child process that ends with its supervisor and talks to it through a pipe.
 
 The child is forked, not executed: it needs no command line of its own, and shares the memory of an interpreter that has
-hardly anything loaded. The kernel ends it when the supervisor ends, however that ends. It starts with the signal
+loaded what children need. The kernel ends it when the supervisor ends, however that ends. It starts with the signal
 handling of a fresh process, so that a signal which comes before it has handlers of its own just ends it.
 
 What runs in the child is given as a function, so the same code serves every kind of child.
@@ -24,6 +24,7 @@ Say = Callable[[Word], None]
 
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _READ_BYTES = 64 << 10
 
 
@@ -40,8 +41,11 @@ class Child:
         self._skipping = False
 
     @classmethod
-    def fork(cls, body: Callable[[Say], int], *, close: Sequence[int] = ()) -> Child:
-        """Run `body` in a child; what it returns is its exit code. `close`: descriptors that are not for it."""
+    def fork(cls, body: Callable[[Say], int], *, close: Sequence[int] = (), name: str = "") -> Child:
+        """Run `body` in a child; what it returns is its exit code. `close`: descriptors that are not for it.
+
+        `name`: what lists of processes call it, if not what they call its supervisor.
+        """
         supervisor = os.getpid()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
@@ -54,7 +58,7 @@ class Child:
         try:
             pid = os.fork()
             if pid == 0:
-                _be_the_child(body, supervisor, writer, [reader, *close], before)
+                _be_the_child(body, supervisor, writer, [reader, *close], before, name)
         except OSError:
             os.close(reader)
             raise
@@ -113,10 +117,16 @@ class Child:
 
 
 def _be_the_child(
-    body: Callable[[Say], int], supervisor: int, writer: int, close: Sequence[int], mask: set[signal.Signals | int]
+    body: Callable[[Say], int],
+    supervisor: int,
+    writer: int,
+    close: Sequence[int],
+    mask: set[signal.Signals | int],
+    name: str,
 ) -> NoReturn:
     status = 1
     try:
+        _be_called(name)
         _end_with(supervisor)
         signal.set_wakeup_fd(-1)
         for number in HANDLED_SIGNALS:
@@ -142,6 +152,14 @@ def _be_the_child(
             sys.stderr.flush()
         # Not sys.exit: what the supervisor meant to do at its own end is not for the child to do.
         os._exit(status)
+
+
+def _be_called(name: str) -> None:
+    """Be known by this name to whoever lists processes, as far as it fits."""
+    import ctypes
+
+    if name:
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def _end_with(supervisor: int) -> None:

@@ -154,8 +154,8 @@ class ClusterService:
         return self._new_request(record), (text,)
 
     def _new_request(self, record: RequestRecord) -> Write:
-        key = request_key(self._view.next_request())
-        return Write({key: 0}, {key: encode(record)})
+        number = self._view.next_request()
+        return Write(self._view.unused(number), {request_key(number): encode(record)})
 
     def _members(self) -> list[Address]:
         index = self._group.machine.applied_index

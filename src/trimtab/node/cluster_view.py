@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from trimtab.governor.state import Heard
+from trimtab.loads.view import LoadView
 from trimtab.node.answering import Asked, Method
 from trimtab.node.group import Group
 from trimtab.tablets.view import TableView
 from trimtab.topology import protocol
-from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.protocol import InstanceView, MovingView, ViewReply
 from trimtab.topology.records import EventRecord
 from trimtab.topology.view import View
 
@@ -35,7 +36,8 @@ MAX_WAITING_SHOWN = 100
 class ClusterView:
     """Answers for one instance.
 
-    `heard` gives what the leader knows, None where this instance does not lead; `sizes` are bytes by raft id.
+    `heard` gives what the leader knows, None where this instance does not lead; `sizes` are bytes by raft id; `full`
+    are those whose disk is full.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ClusterView:
         group: Group,
         view: View,
         tables: TableView,
+        loads: LoadView,
         *,
         revision: Callable[[], int],
         barrier: Callable[[float], Awaitable[None]],
@@ -54,6 +57,9 @@ class ClusterView:
         wall_ms: Callable[[], int],
         waiting: Callable[[], Iterable[str]] = tuple,
         sizes: Callable[[], Mapping[int, int]] = dict,
+        bulk_rate_bytes_s: Callable[[], int] = int,
+        moving: Callable[[], MovingView] = MovingView,
+        full: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         self._raft_id = raft_id
         self._cluster_id = cluster_id
@@ -61,6 +67,7 @@ class ClusterView:
         self._group = group
         self._view = view
         self._tables = tables
+        self._loads = loads
         self._revision = revision
         self._barrier = barrier
         self._heard = heard
@@ -68,6 +75,9 @@ class ClusterView:
         self._wall_ms = wall_ms
         self._waiting = waiting
         self._sizes = sizes
+        self._bulk_rate_bytes_s = bulk_rate_bytes_s
+        self._moving = moving
+        self._full = full
         self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
@@ -115,18 +125,20 @@ class ClusterView:
             wall_ms=self._wall_ms(),
             left_out=len(left) - len(left_shown),
             waiting=list(islice(self._waiting(), MAX_WAITING_SHOWN)),
+            bulk_rate_bytes_s=self._bulk_rate_bytes_s(),
+            moving=self._moving(),
         )
 
     def _unreadable(self) -> list[str]:
         """What can't be read here, and whether the schema waits because of that."""
-        records = {**self._view.unreadable, **self._tables.unreadable}
+        records = {**self._view.unreadable, **self._tables.unreadable, **self._loads.unreadable}
         unread = [f"{key.decode(errors='replace')}: {why}" for key, why in sorted(records.items())]
         return [*unread, self._tables.waits_for] if self._tables.waits_for else unread
 
     def _instances(self, left_shown: Collection[int]) -> list[InstanceView]:
         config = self._group.raw.raft.tracker.config
         heard = self._heard()
-        loads, sizes = self._tables.loads(), self._sizes()
+        loads, sizes, full = self._tables.loads(), self._sizes(), self._full()
         shown = []
         shown_ids = self._view.members().keys() | set(left_shown)
         for raft_id in sorted(shown_ids):
@@ -142,6 +154,7 @@ class ClusterView:
                     applied=known.applied if known is not None else None,
                     tablets=loads.get(raft_id, 0),
                     bytes=sizes.get(raft_id, 0),
+                    disk_full=raft_id in full,
                 )
             )
         return shown

@@ -11,40 +11,50 @@ was applied, the view changed, or a request ended.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trimtab
 from trimtab.governor.plan import plan
-from trimtab.governor.state import ClusterState, Heard, Patience
-from trimtab.governor.steps import StepKey, Write
-from trimtab.governor.voters import Seat, choose_voters
-from trimtab.governor.waiting import waiting
+from trimtab.governor.state import ClusterState, Patience
+from trimtab.governor.steps import StepKey
+from trimtab.jobs.protocol import BEAT
 from trimtab.net.client import Channel
 from trimtab.net.errors import NetError, RpcError
 from trimtab.net.server import Handler
-from trimtab.node import conf_changes
 from trimtab.node.answering import Answering, Method
 from trimtab.node.backoffs import Backoffs
+from trimtab.node.balancing import Balancing
 from trimtab.node.barriers import Orders
+from trimtab.node.bulk_service import BulkService
 from trimtab.node.calls import Calls
 from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.cluster_service import ClusterService, Self
 from trimtab.node.cluster_view import ClusterView
-from trimtab.node.cluster_writes import ClusterWrites, Outdated
+from trimtab.node.cluster_writes import ClusterWrites
 from trimtab.node.deeds import Deeds
-from trimtab.node.errors import GroupError, NotLeader
+from trimtab.node.errors import NotLeader
 from trimtab.node.executor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Executor
+from trimtab.node.farewell import settled
 from trimtab.node.group import Group
+from trimtab.node.hearing import Hearing
 from trimtab.node.heartbeats import Heartbeats
+from trimtab.node.job_service import JobService
 from trimtab.node.leader_door import LeaderDoor
-from trimtab.node.leader_watch import LeaderWatch, name_in
+from trimtab.node.leader_watch import LeaderWatch
+from trimtab.node.load_service import LoadService
+from trimtab.node.move_service import MoveService
+from trimtab.node.moving import Moving
 from trimtab.node.office import Office
+from trimtab.node.outlook import Outlook
 from trimtab.node.presence import HeartbeatDesk
+from trimtab.node.repair_schedule import RepairScheduling
 from trimtab.node.replicas.missed_writes import MissedWrites
+from trimtab.node.replicas.takeovers import Takeovers
 from trimtab.node.request_service import RequestService
 from trimtab.node.router.figures import figures
 from trimtab.node.router.router import BATCHES_PREFIX, Router
 from trimtab.node.router.schemas import Schemas
+from trimtab.node.router.stamping import Stamping
 from trimtab.node.schema_service import SchemaService
 from trimtab.node.serving import Serving
 from trimtab.node.size_reports import SizeReports
@@ -53,12 +63,9 @@ from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.raft.roles import StateType
 from trimtab.topology import protocol
 from trimtab.topology.barriers import OpenRequests
-from trimtab.topology.common_time import wording
 from trimtab.topology.grades import Grade
 from trimtab.topology.leases import LeaseHolder
 from trimtab.topology.protocol import JoinResponse, UpdateRequest
-from trimtab.topology.records import EventRecord
-from trimtab.topology.states import NodeState
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -67,8 +74,7 @@ GOVERN_EVERY_S = 0.5
 JOIN_DEADLINE_MS = 120_000
 _STOOD_STILL_S = 4 * GOVERN_EVERY_S
 # What must get through however many clients ask. Heartbeats need no place to wait in.
-_VITAL = frozenset((protocol.SYNC, protocol.REPLICAS, protocol.BARRIER, protocol.UPDATE))
-_LEAVING = (NodeState.DECOMMISSIONING, NodeState.REMOVING, NodeState.LEFT)
+_VITAL = frozenset((protocol.SYNC, protocol.REPLICAS, protocol.BARRIER, protocol.UPDATE, BEAT))
 
 
 class ClusterControl:
@@ -87,7 +93,6 @@ class ClusterControl:
         self._methods: dict[str, Method] = {}
         self.is_out = False  # the cluster has put this instance out
         self._ending = False
-        self._events_on_the_way: dict[asyncio.Task[None], None] = {}
         self.calls = Calls(instance.hello, self._host.links, self._methods)
         self.writes = ClusterWrites(self._host, self._group, self.view, instance.wall_ms)
         self.office = Office(self._host, self._group, instance.boot_s, gap_s=_STOOD_STILL_S)
@@ -103,7 +108,7 @@ class ClusterControl:
             address_of=self._address_of,
             news=self._wake,
             max_skew_ms=timing.max_skew_ms,
-            clock_off=self._clock_off,
+            clock_off=lambda raft_id, off_ms: self.outlook.clock_off(raft_id, off_ms),
         )
         self.clock_watch = ClockWatch(timing.max_skew_ms, instance.wall_ms, instance.boot_s, instance.story)
         self.leader_watch = LeaderWatch(
@@ -124,6 +129,13 @@ class ClusterControl:
             on_beat=self.leader_watch.look,
         )
         self._blamed: Backoffs[int] = Backoffs(FIRST_BACKOFF_S, MAX_BACKOFF_S)
+        self.move_memory = Moving(
+            self.calls,
+            instance.watching.tables,
+            look=lambda: self.outlook.state(frozenset(), frozenset(), frozenset()),
+            wake_later=lambda after_s: self.executor.wake_later(after_s),
+            spared_s=timing.spared_ms / 1000,
+        )
         self.deeds = Deeds(
             self._host,
             self._group,
@@ -137,6 +149,8 @@ class ClusterControl:
             wake_later=lambda after_s: self.executor.wake_later(after_s),
             leases=self.desk,
             promote_lag_entries=settings.limits.promote_lag_entries,
+            loads=lambda: self.loads.situation(),
+            moving=self.move_memory,
         )
         self.executor = Executor(
             self._look,
@@ -147,11 +161,15 @@ class ClusterControl:
             clock_s=instance.boot_s,
             report=instance.complaints.add,
         )
-        self.patience = Patience(
-            offline_after_ms=timing.offline_after_ms,
-            join_deadline_ms=JOIN_DEADLINE_MS,
-            stall_after_ms=timing.stall_after_ms,
-            promote_lag_entries=settings.limits.promote_lag_entries,
+        self.outlook = Outlook(
+            instance,
+            self,
+            Patience(
+                offline_after_ms=timing.offline_after_ms,
+                join_deadline_ms=JOIN_DEADLINE_MS,
+                stall_after_ms=timing.stall_after_ms,
+                promote_lag_entries=settings.limits.promote_lag_entries,
+            ),
         )
         self.standing = Standing(
             instance.raft_id,
@@ -191,13 +209,17 @@ class ClusterControl:
             self._group,
             self.view,
             instance.watching.tables,
+            instance.watching.loads,
             revision=lambda: instance.machine.metastore.revision,
             barrier=self.read_barrier,
-            heard=self._heard,
+            heard=self.outlook.heard,
             lease_left_ms=self.lease_left_ms,
             wall_ms=instance.wall_ms,
-            waiting=self._waiting,
+            waiting=self.outlook.waiting,
             sizes=lambda: self.sizes.totals(),
+            bulk_rate_bytes_s=lambda: instance.watching.bulk.rate_bytes_s,
+            moving=lambda: self.moves.moving(),
+            full=lambda: instance.reports.full(),
         )
         door = LeaderDoor(
             instance.raft_id,
@@ -207,7 +229,14 @@ class ClusterControl:
             governs=lambda: self.office.leads,
             barrier=self.read_barrier,
         )
-        self.requests = RequestService(self.view, door, alive=self._alive, holds=self._holds, wall_ms=instance.wall_ms)
+        self.requests = RequestService(
+            self.view,
+            door,
+            alive=self.outlook.alive,
+            holds=self.outlook.holds,
+            keeps=self.outlook.keeps,
+            wall_ms=instance.wall_ms,
+        )
         self.schema = SchemaService(
             self.view,
             instance.watching.tables,
@@ -219,6 +248,10 @@ class ClusterControl:
             story=instance.story,
             opened=instance.holdings.shelf.open_of,
         )
+        self.jobs = JobService(
+            instance, door, self.office, barrier=self.read_barrier, waits=self.waits, spare=self.move_memory.spare
+        )
+        instance.samplers.append(self.jobs.figures)
         self.sizes = SizeReports(
             instance.raft_id,
             instance.data_id,
@@ -228,8 +261,12 @@ class ClusterControl:
             self.office,
             door,
             self.calls,
-            held=instance.holdings.shelf.held,
+            held=instance.holdings.copied,
+            free_bytes=lambda: max(instance.disk.free_bytes() - instance.disk.reserve_bytes, 0),
             defect=instance.fail,
+        )
+        self.balancing = Balancing(
+            instance, self.sizes, lost=self.outlook.lost, avoided=self.move_memory.avoided, wake=self._wake
         )
         self.service = ClusterService(
             Self(
@@ -247,7 +284,7 @@ class ClusterControl:
             door,
             governs=lambda: self.office.leads,
             barrier=self.read_barrier,
-            alive=self._alive,
+            alive=self.outlook.alive,
             heard_of=self.desk.spoke,
             addresses=lambda: instance.members.addresses,
             wall_ms=instance.wall_ms,
@@ -255,6 +292,7 @@ class ClusterControl:
         )
         holdings, self.schemas = instance.holdings, Schemas(instance.watching.tables)
         self.missed = MissedWrites(instance, self, holdings.shelf, holdings.log, self.schemas)
+        self.takeovers = Takeovers(instance, self)
         self.router = Router(
             instance,
             self,
@@ -263,7 +301,42 @@ class ClusterControl:
             holdings.log.records(BATCHES_PREFIX),
             self.schemas,
         )
-        instance.samplers.append(lambda: figures(self.router))
+        self.bulk = BulkService(instance, self, door, self.waits)
+        self.loads: LoadService = LoadService(
+            instance.watching,
+            door,
+            self.office,
+            self.waits,
+            Stamping(self.router.clock, instance.wall_ms, self.router.clock_memory, self.clock_watch),
+            name=settings.instance_id,
+            alive=self.outlook.alive,
+            barrier=self.read_barrier,
+            behind=Hearing(instance.raft_id, self._group, self.calls).behind,
+            clock_s=instance.boot_s,
+        )
+        self.repair_schedule = RepairScheduling(instance, door, self.office)
+        self.moves: MoveService = MoveService(
+            instance.watching,
+            door,
+            self.office,
+            name=settings.instance_id,
+            rng=instance.rng,
+            wall_ms=instance.wall_ms,
+            alive=self.outlook.alive,
+            barrier=self.read_barrier,
+            job_of=self.jobs.shown,
+            size_of=self.sizes.size_of,
+            totals=self.sizes.totals,
+            proposals=lambda: self.balancing.proposals,
+            problems=lambda: [*(each.text for each in self.balancing.problems), *self.outlook.failing_moves()],
+            spare=self.move_memory.spare,
+        )
+        instance.samplers += [
+            self.loads.figures,
+            lambda: figures(self.router),
+            self.bulk.figures,
+            self.moves.figures,
+        ]
         for part in (
             self.orders,
             self.serving,
@@ -271,8 +344,14 @@ class ClusterControl:
             self.service,
             self.requests,
             self.schema,
+            self.jobs,
+            self.repair_schedule,
+            self.loads,
+            self.moves,
             self.sizes,
+            self.bulk,
             self.missed,
+            self.takeovers,
             self.router,
         ):
             self._methods.update(part.methods())
@@ -294,7 +373,9 @@ class ClusterControl:
         self._instance.watching.on_change.append(self._view_changed)
         self.missed.start()
         self.router.start()
+        self.takeovers.start()
         self.sizes.start()
+        self.repair_schedule.start()
         self.standing.start()
         self.standing.changed()
         self._look_at_office()
@@ -305,11 +386,13 @@ class ClusterControl:
         if self._view_changed in self._instance.watching.on_change:
             self._instance.watching.on_change.remove(self._view_changed)
         self.executor.end()
+        self.balancing.stop()
         self.missed.stop()
+        self.takeovers.stop()
         self.sizes.stop()
+        self.repair_schedule.stop()
         self.heartbeats.stop()
-        for task in list(self._events_on_the_way):
-            task.cancel()
+        self.outlook.stop()
         self.standing.stop()
         self.router.stop()
         self._answering.close()
@@ -346,11 +429,13 @@ class ClusterControl:
         if len(self.waits):
             self.waits.look()
 
-    def _view_changed(self, _keys: frozenset[bytes]) -> None:
+    def _view_changed(self, keys: frozenset[bytes]) -> None:
         self.waits.look()
         self.standing.changed()
         self.missed.changed()
         self.schema.changed()
+        self.moves.changed(keys)
+        self.balancing.changed(keys)
         self._wake()
 
     def _look_at_office(self) -> None:
@@ -358,15 +443,17 @@ class ClusterControl:
             return
         if self.office.term:
             self.desk.took_office()
+            self.move_memory.took_office()
             self._instance.story(f"governing in term {self.office.term}")
             self.executor.begin(self.office.term)
         else:
             self.executor.end()
+            self.balancing.stop()
 
     def _wake(self) -> None:
         self.executor.wake()
 
-    # The governor's state
+    # The governor's turn
 
     def _look(
         self, in_flight: frozenset[StepKey], resting: frozenset[StepKey], backing_off: frozenset[int]
@@ -376,77 +463,14 @@ class ClusterControl:
         if self.office.tick():
             # It stood still, and has heard nobody because of that.
             self.desk.took_office()
-        return self._state(in_flight, resting, backing_off)
-
-    def _state(
-        self, in_flight: frozenset[StepKey], resting: frozenset[StepKey], backing_off: frozenset[int]
-    ) -> ClusterState:
-        raft = self._group.raw.raft
-        config = raft.tracker.config
-        return ClusterState(
-            view=self.view,
-            leader=self._instance.raft_id,
-            term=raft.term,
-            commit=raft.log.committed,
-            voters=config.voters.ids(),
-            learners=config.learners | config.learners_next - config.voters.ids(),
-            joint=conf_changes.under_way(raft),
-            genesis=self._instance.identity.genesis,
-            cluster_id=self._instance.settings.cluster_id,
-            now_ms=self._instance.wall_ms(),
-            in_office_ms=self.office.in_office_ms,
-            heard=self.desk.heard(),
-            in_flight=in_flight,
-            backing_off=backing_off,
-            patience=self.patience,
-            resting=resting,
-            holds=self._holds,
-        )
-
-    def _holds(self, raft_id: int) -> str:
-        """The replicas of an instance, in words."""
-        return self._instance.watching.tables.holdings(raft_id)
+        self.balancing.look(self.office.term)
+        return self.outlook.state(in_flight, resting, backing_off)
 
     def _look_again_at_term(self) -> bool:
         """Whether the office has changed since the loop was woken; then it begins anew, or ends."""
         before = self.office.term
         self._look_at_office()
         return self.office.term != before or not self.office.term
-
-    def _waiting(self) -> tuple[str, ...]:
-        """What the governor waits for; nothing where this instance does not govern."""
-        none: frozenset[Any] = frozenset()
-        if not self.office.leads:
-            return ()
-        late = (f"{name_in(self.view, who)} catches up: {why}" for who, why in self.deeds.catching_up.items())
-        off = (self._clock_text(who, off_ms) for who, off_ms in sorted(self.desk.clocks_off().items()))
-        return (*waiting(self._state(none, none, none)), *late, *off)
-
-    def _clock_text(self, raft_id: int, off_ms: int) -> str:
-        how = wording(off_ms, self._instance.settings.timing.max_skew_ms)
-        return f"the clock of {name_in(self.view, raft_id)} is {how}: it takes no writes until it is right"
-
-    def _clock_off(self, raft_id: int, off_ms: int) -> None:
-        """A member's clock is found to be wrong: that becomes an event, once."""
-        event = self.writes.event("clock", self._clock_text(raft_id, off_ms), [name_in(self.view, raft_id)])
-        task = self._loop.create_task(self._write_event(event, self.office.term))
-        self._events_on_the_way[task] = None
-        task.add_done_callback(self._events_on_the_way.pop)
-
-    async def _write_event(self, event: EventRecord, term: int) -> None:
-        try:
-            await self.writes.write(Write({}), [event], term=term)
-        except (GroupError, Outdated) as error:
-            self._instance.complaints.add(f"an event could not be written down ({error}): {event.text}")
-
-    def _heard(self) -> dict[int, Heard] | None:
-        return self.desk.heard() if self.office.leads else None
-
-    def _alive(self, raft_id: int) -> bool:
-        if raft_id == self._instance.raft_id:
-            return True
-        heard = self.desk.heard().get(raft_id)
-        return heard is not None and heard.age_ms < self.patience.offline_after_ms
 
     # Ports of the parts
 
@@ -485,6 +509,8 @@ class ClusterControl:
             trimtab.__version__,
             lease_ms=settings.timing.lease_ms,
             election_max_ms=settings.timing.election_max_ms,
+            bulk_address=settings.bulk_address,
+            capacity_bytes=settings.capacity_bytes,
         )
         reply = protocol.decode_update_reply(await self._tell(protocol.encode(request), timeout_s))
         if target is Grade.ONLINE:
@@ -546,22 +572,7 @@ class ClusterControl:
 
     def _settled(self) -> bool:
         """Whether this instance neither leads nor votes where it need not: it may go."""
-        raft, own = self._group.raw.raft, self._instance.raft_id
-        voters = raft.tracker.config.voters.ids()
-        if own not in voters or voters == {own}:
-            return True
-        if raft.lead == own or raft.tracker.config.is_joint:
-            return False
-        seats = {}
-        for raft_id, record in self.view.members().items():
-            grades = record.grades
-            seats[raft_id] = Seat(
-                fit=grades.settled and grades.current.grade is Grade.ONLINE,
-                down=grades.target.grade is Grade.OFFLINE,
-                leaving=record.state in _LEAVING or grades.target.grade is Grade.EXPELLED,
-                domain=record.failure_domain,
-            )
-        return own in choose_voters(seats, voters, raft.lead or own)
+        return settled(self._instance.raft_id, self._group.raw.raft, self.view)
 
     def _address_of(self, raft_id: int) -> str:
         address: str = self._instance.members.addresses.get(raft_id, "")

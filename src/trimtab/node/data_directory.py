@@ -7,8 +7,6 @@ its supervisor was killed keeps a new one waiting, for as long as dying may take
 A directory that holds files but no `instance.json` is nobody's we know, and is refused before anything is written. So
 everything in a directory that was accepted once has been put there by its instance, and may be removed with the
 database. Dropping is finished after a crash in its middle: half a database would be taken for a whole one.
-
-Light imports only: this is code of the supervisor.
 """
 
 from __future__ import annotations

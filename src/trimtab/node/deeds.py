@@ -19,7 +19,27 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from trimtab.governor.crossing import absent, barrier_nodes, unfenced
-from trimtab.governor.steps import Answer, Barrier, Call, ChangeMembers, Commit, Step, StepKind, Told, Transfer, Write
+from trimtab.governor.loads import write_of
+from trimtab.governor.steps import (
+    Adopt,
+    Answer,
+    AskMoves,
+    Barrier,
+    Call,
+    ChangeMembers,
+    Commit,
+    CommitMoves,
+    CrossMoves,
+    Step,
+    StepKind,
+    Told,
+    Transfer,
+    Write,
+)
+from trimtab.loads import protocol as load_protocol
+from trimtab.loads.protocol import AdoptCall
+from trimtab.loads.publishing import adopted, next_load
+from trimtab.loads.situation import Situation
 from trimtab.net.errors import NetError
 from trimtab.node import conf_changes, failpoints
 from trimtab.node.answering import Refused
@@ -30,6 +50,7 @@ from trimtab.node.errors import GroupError
 from trimtab.node.executor import StepFailed
 from trimtab.node.group import Group
 from trimtab.node.host import Host
+from trimtab.node.moving import Moving
 from trimtab.node.presence import HeartbeatDesk
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.raft.messages import ConfChangeV2
@@ -43,9 +64,12 @@ from trimtab.topology.view import View
 _ASK_AGAIN_S = 0.2
 _LEASE_LOOK_S = 0.05
 _MAX_LEASE_LOOKS = 400
+_MAX_WRITES = 5  # of what follows a barrier
 _DOWN = (Grade.OFFLINE, Grade.EXPELLED)
 # What a member refuses the order with whose replicas have not caught up yet.
 CATCHING_UP = "catching_up"
+# What a member answers that is still taking a load over when the time of the call is up.
+ADOPTING = "adopting"
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,8 @@ class Patiences:
     barrier_s: float = 10.0
     transfer_s: float = 2.0
     answer_s: float = 3.0
+    # What is not done by then is asked for again; whoever takes a load over goes on meanwhile.
+    adopt_s: float = 5.0
 
 
 DEFAULT_PATIENCES = Patiences()
@@ -84,6 +110,8 @@ class Deeds:
         wake_later: Callable[[float], None],
         leases: HeartbeatDesk,
         promote_lag_entries: int,
+        loads: Callable[[], Situation],
+        moving: Moving,
         patiences: Patiences = DEFAULT_PATIENCES,
     ) -> None:
         self._host = host
@@ -98,6 +126,8 @@ class Deeds:
         self._wake_later = wake_later
         self._leases = leases
         self._promote_lag_entries = promote_lag_entries
+        self._loads = loads
+        self._moving = moving
         self._patiences = patiences
         self._loop = asyncio.get_running_loop()
         self._blames: dict[int, str] = {}  # why a member was last left alone
@@ -113,11 +143,16 @@ class Deeds:
                 await self._change_members(step)
                 self._hit(step, "after-deed")
                 await self._write(step, step.write or Write({}), term, even_if_empty=True)
+            case CommitMoves():
+                self._hit(step, "after-deed")
+                await self._write_moves(step, step.write, term)
             case Commit():
                 self._hit(step, "after-deed")
                 await self._write(step, step.write, term)
             case Call():
                 await self._call(step, term)
+            case CrossMoves():
+                await self._cross_moves(step, term)
             case Barrier():
                 gone = await self._barrier(step, term)
                 self._hit(step, "after-deed")
@@ -126,6 +161,11 @@ class Deeds:
                 await self._answer(step, term)
                 self._hit(step, "after-deed")
                 await self._write(step, step.write, term)
+            case Adopt():
+                await self._adopt(step, term)
+            case AskMoves():
+                await self._moving.ask(step, term)
+                self._hit(step, "after-deed")
             case _:
                 raise StepFailed(f"nobody knows how to carry out {step}")
         self._hit(step, "after")
@@ -290,6 +330,57 @@ class Deeds:
 
     def _why_blamed(self, raft_ids: Iterable[int]) -> str:
         return "; ".join(f"member {raft_id}: {self._blames.get(raft_id, 'silent')}" for raft_id in raft_ids)
+
+    # Loads
+
+    async def _adopt(self, step: Adopt, term: int) -> None:
+        body = load_protocol.encode(AdoptCall(term, step.index, step.table, step.id))
+        calls = [self._calls.ask(raft_id, load_protocol.ADOPT, body, self._patiences.adopt_s) for raft_id in step.nodes]
+        answers = dict(zip(step.nodes, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        self._hit(step, "after-deed")
+        answered = [raft_id for raft_id, answer in answers.items() if not isinstance(answer, BaseException)]
+        situation = self._loads()
+        load = next_load(situation.loads, step.table)
+        if load is None or load.id != step.id:
+            raise Outdated(f"load {step.id} is not the next of its table any more")
+        if set(answered) - set(load.adopted):
+            # What it tells is about the load, whichever step it came with.
+            told = replace(step, kind=StepKind.LOAD)
+            await self._write(told, write_of(adopted(situation, load, answered)), term)
+        late = [
+            f"{self._name_of(raft_id)}: {answer!s}"
+            for raft_id, answer in answers.items()
+            # Whoever is at it is asked again at once, and answers when it is done.
+            if isinstance(answer, BaseException) and getattr(answer, "code", "") != ADOPTING
+        ]
+        if late:
+            raise StepFailed(f"load {step.id} is not taken over by {'; '.join(late)}")
+
+    # Moves
+
+    async def _cross_moves(self, step: CrossMoves, term: int) -> None:
+        gone = await self._barrier(step, term)
+        self._hit(step, "after-deed")
+        for _ in range(_MAX_WRITES):
+            # What waited for the barrier may have changed meanwhile, and others may have come to wait for the same one.
+            found = self._moving.crossed(step.version)
+            if found is None or absent(self._view) != gone:
+                break
+            try:
+                await self._write_moves(found, replace(found.write, expect=gone | found.write.expect), term)
+            except Outdated:
+                # Somebody else has changed something of the same table; the barrier has passed all the same.
+                continue
+            return
+        raise Outdated("what waited for this barrier has changed meanwhile")
+
+    async def _write_moves(self, step: CommitMoves, write: Write, term: int) -> None:
+        for stage in step.entered:
+            failpoints.hit(f"moves.{stage}.before", self._name)
+        await self._write(step, write, term)
+        self._moving.written(write)
+        for stage in step.entered:
+            failpoints.hit(f"moves.{stage}.after", self._name)
 
     # The barrier
 

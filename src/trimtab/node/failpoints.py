@@ -6,6 +6,7 @@
     kill:FILE     the same, once: the file is made first, and where it exists nothing happens
     pause:FILE    make the file and wait until somebody removes it; nothing else of this process runs meanwhile
     hold:FILE     the same, but only the request that came there waits; everything else goes on (HOLDS)
+    gate:FILE     where FILE exists, say in FILE.here who came, and wait until somebody removes FILE; else go on
     error         raise FailpointError, every time
     error:FILE    the same, once
 
@@ -23,11 +24,21 @@ from pathlib import Path
 
 VARIABLE = "TRIMTAB_FAILPOINTS"
 # The values of governor.steps.StepKind; written out because the supervisor checks names without loading the rules.
-STEP_KINDS = ("transfer", "voters", "down", "fence", "request", "answer", "sync", "replicate", "shard", "online")
+STEP_KINDS = (
+    *("transfer", "voters", "down", "fence", "request", "answer", "sync", "replicate", "shard", "online"),
+    *("move_prepare", "move_adopt", "move_clean", "move", "move_cross", "move_begin"),
+    *("job", "adopt", "load", "load_end", "rebalance"),
+)
+# The values of tablets.selectors.Stage, likewise; a write that takes tablets there, and the one that ends their moves.
+MOVE_STAGES = (
+    *("allow_write_both_read_old", "write_both_read_old", "streaming", "write_both_read_new", "use_new", "cleanup"),
+    *("end_migration", "cleanup_target", "revert_migration", "done"),
+)
 # Before the step; after its deed and before its write; after both.
 STEP_PLACES = ("before", "after-deed", "after")
 NAMES: tuple[str, ...] = (
     *(f"governor.{kind}.{place}" for kind in STEP_KINDS for place in STEP_PLACES),
+    *(f"moves.{stage}.{place}" for stage in MOVE_STAGES for place in ("before", "after")),
     "join.requested",
     "join.answered",
     "join.persisted",
@@ -41,6 +52,35 @@ NAMES: tuple[str, ...] = (
     "schema.written",
     "batch.stored",
     "batch.written",
+    "job.create",
+    "job.note",
+    "job.end",
+    # Loads, as the leader decides on them, before and after each write; then what the holders of replicas do.
+    "load.begin.before",
+    "load.begin.after",
+    "load.commit.before",
+    "load.commit.after",
+    "load.abort.before",
+    "load.abort.after",
+    "load.rollback.before",
+    "load.rollback.after",
+    "load.seal.before",
+    "load.seal.checked",
+    "load.seal.after",
+    "load.adopt.before",
+    "load.adopt.prepared",
+    "load.adopt.tablet",
+    "load.adopt.ingested",
+    "load.adopt.rest",
+    "load.adopt.after",
+    "load.sweep",
+    # Moves, as the instances that tablets come to or leave do their part.
+    *(f"moves.{deed}.{place}" for deed in ("prepare", "adopt", "clean") for place in ("before", "after")),
+    *(f"moves.adopt.{place}" for place in ("verified", "linked", "recorded", "swapped")),
+    # In tasks of Spark that copy replicas: before a copy, when half of it is sent, when all of it is there.
+    "stream.task.before",
+    "stream.task.half",
+    "stream.task.after",
 )
 # Places inside a request, which can be held alone.
 HOLDS = ("serving.hold",)
@@ -103,12 +143,15 @@ def parse(text: str) -> dict[str, Action]:
             actions[name] = _once(file, _raise)
         elif kind == "pause" and file:
             actions[name] = _pause_at(Path(file))
+        elif kind == "gate" and file:
+            actions[name] = _gate_at(Path(file))
         elif kind == "hold" and file and name in HOLDS:
             actions[name] = _Hold(Path(file))
         else:
             holds = ", hold:FILE" if name in HOLDS else ""
             raise BadFailpoints(
-                f"{VARIABLE} wants {what!r} at {name}; write kill, kill:FILE, pause:FILE{holds}, error or error:FILE"
+                f"{VARIABLE} wants {what!r} at {name}; write kill, kill:FILE, pause:FILE, gate:FILE{holds}, error "
+                "or error:FILE"
             )
     return actions
 
@@ -145,17 +188,32 @@ def _once(file: str, action: Action) -> Action:
 
 def _pause_at(path: Path) -> Action:
     def pause(name: str, _who: str) -> None:
-        # Here, because this module is part of simulations too, and those must not see a clock.
-        import time
-
         path.write_text(name)
-        give_up_at = time.monotonic() + _PAUSE_LIMIT_S
-        while path.exists():
-            if time.monotonic() > give_up_at:
-                raise FailpointError(f"paused at {name} for {_PAUSE_LIMIT_S:g} s; nobody removed {path}")
-            time.sleep(_PAUSE_POLL_S)
+        _await_gone(path, name)
 
     return pause
+
+
+def _gate_at(path: Path) -> Action:
+    def wait(name: str, who: str) -> None:
+        if path.exists():
+            aside = path.with_name(f"{path.name}.{os.getpid()}")
+            aside.write_text(f"{name} {who} {os.getpid()}")
+            aside.rename(path.with_name(f"{path.name}.here"))
+            _await_gone(path, name)
+
+    return wait
+
+
+def _await_gone(path: Path, name: str) -> None:
+    # Here, because this module is part of simulations too, and those must not see a clock.
+    import time
+
+    give_up_at = time.monotonic() + _PAUSE_LIMIT_S
+    while path.exists():
+        if time.monotonic() > give_up_at:
+            raise FailpointError(f"paused at {name} for {_PAUSE_LIMIT_S:g} s; nobody removed {path}")
+        time.sleep(_PAUSE_POLL_S)
 
 
 class _Hold:
@@ -168,7 +226,7 @@ class _Hold:
         raise FailpointError(f"{name} was reached by something that can't be held")
 
     async def wait(self, name: str) -> None:
-        # Here, because the supervisor, which checks names, does without it.
+        # Here, because the command line, which checks names, does without it.
         import asyncio
 
         self._path.write_text(name)

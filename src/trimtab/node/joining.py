@@ -105,7 +105,8 @@ class Joining:
             __version__,
             settings.http_address,
             settings.replace,
-            self._disk.free_bytes(),
+            settings.capacity_bytes or self._disk.free_bytes(),
+            settings.bulk_address,
         )
 
     async def _ask_around(self) -> None:
@@ -130,8 +131,8 @@ class Joining:
                 self._prefer(address)
                 self._answers[address] = reply.waiting_for
                 self._acknowledged()
-                if reply.decided is not None:
-                    self._take(reply.decided)
+                if reply.decided is not None and self._take(reply.decided):
+                    self._agreed(reply.decided)
                 return
 
     def _prefer(self, address: str) -> None:
@@ -173,8 +174,7 @@ class Joining:
             request.fail(NOT_ASKED, "this instance has not asked for that: it is another attempt, or another instance")
             return
         request.reply()
-        if response.accepted:
-            hit("join.acknowledged", self._settings.instance_id)
+        self._agreed(response)
 
     def _take(self, response: JoinResponse) -> bool:
         """Act on a decision; False if it is not about this attempt."""
@@ -199,6 +199,11 @@ class Joining:
         self._story(f"accepted with raft id {response.raft_id}")
         self._decided.set_result(member)
         return True
+
+    def _agreed(self, response: JoinResponse) -> None:
+        """Both sides know the decision, pushed or found by asking again; what was accepted is on disk."""
+        if response.accepted:
+            hit("join.acknowledged", self._settings.instance_id)
 
     def _end(self, error: Exception) -> None:
         if not self._decided.done():

@@ -10,7 +10,7 @@ A line that can't be written is dropped, and the next one that can says how many
 has stopped reading: writing would block the event loop, and with it Raft. So the descriptor is asked first, and a line
 is never longer than what a pipe that is ready takes without blocking.
 
-The node logs through structlog (`open_log`); the supervisor, which must stay small, through `PlainLog`: same lines.
+The node logs through structlog (`open_log`); the supervisor and its other children through `PlainLog`: same lines.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from trimtab.node.machine import Export, FlushDone
 from trimtab.node.settings import Limits
 from trimtab.raft.messages import ConfState, Entry, SnapshotMetadata
 from trimtab.storage.port import Corrupt, Disk, DiskFull, Store, StoreClosed
+from trimtab.topology.records import SECRETS
 
 _encode_conf = msgspec.msgpack.Encoder().encode
 _decode_conf = msgspec.msgpack.Decoder(ConfState).decode
@@ -239,7 +240,11 @@ class MetastoreMachine:
         """Feed a client's watch until it ends. One that can't keep up is ended; it resumes where it stood."""
 
         def deliver(changes: Changes) -> bool:
-            runs = list(split_changes(changes.changes, self._limits.frame_bytes // 4))
+            shown = [change for change in changes.changes if not change.key.startswith(SECRETS)]
+            if not shown and changes.changes:
+                # The progress that is told now and then covers the revision.
+                return True
+            runs = list(split_changes(shown, self._limits.frame_bytes // 4))
             for place, run in enumerate(runs):
                 item = WatchItem(changes.revision, run, place + 1 < len(runs))
                 if request.done or not request.push(encode(item)):

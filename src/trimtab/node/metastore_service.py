@@ -3,6 +3,9 @@
 Whoever gets a write sends it to the leader, once; the leader stamps it with its clock and proposes it. A linearizable
 read is answered here, by any member, after a read-index round. Watches are fed from this member's own state, as it
 applies.
+
+Keys that members share among themselves (`secrets/`) are not to be had here, by whatever door: they can't be read,
+are left out of ranges and watches, and no condition may ask about them.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from trimtab.net.server import Handler, Request
 from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.member_changes import MemberChanges
 from trimtab.node.settings import SettingsError
-from trimtab.topology.records import SYSTEM_PREFIXES
+from trimtab.topology.records import SECRETS, SYSTEM_PREFIXES
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -94,7 +97,10 @@ class MetastoreService:
     def _propose(self, request: Request) -> None:
         # Taken apart here so that a bad command is refused before it costs a place in the log.
         body = bytes(request.body)
-        for key in commands.changed_keys(commands.decode(body).body):
+        command = commands.decode(body).body
+        for key in commands.examined_keys(command):
+            _refuse_secret(key)
+        for key in commands.changed_keys(command):
             if key.startswith(SYSTEM_PREFIXES):
                 prefix = key[: key.index(b"/") + 1].decode()
                 raise InvalidCommand(
@@ -114,6 +120,7 @@ class MetastoreService:
 
     def _get(self, request: Request) -> None:
         asked = requests.decode_get(request.body)
+        _refuse_secret(asked.key)
         if not asked.linearizable:
             self._answer_get(request, asked)
             return
@@ -155,7 +162,8 @@ class MetastoreService:
             max_bytes=self._instance.settings.limits.frame_bytes // 2,
             keys_only=asked.keys_only,
         )
-        request.reply(requests.encode(requests.RangeReply(page.revision, list(page.entries), page.next_key)))
+        entries = [entry for entry in page.entries if not entry.key.startswith(SECRETS)]
+        request.reply(requests.encode(requests.RangeReply(page.revision, entries, page.next_key)))
 
     # Watches
 
@@ -234,6 +242,14 @@ class MetastoreService:
             request.fail(error.code, str(error))
         else:
             request.fail("failed", str(error))
+
+
+def _refuse_secret(key: bytes) -> None:
+    if key.startswith(SECRETS):
+        raise InvalidCommand(
+            f"the key {key[:64]!r} is under 'secrets/', which only members read",
+            what_to_do="ask for what you need it for: `bulk.ticket`, say",
+        )
 
 
 def _relay(request: Request, answer: asyncio.Future[bytes]) -> None:

@@ -22,6 +22,7 @@ import gc
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -43,7 +44,7 @@ from trimtab.node.logs import LogSettings, open_log, story_of
 from trimtab.node.loop_watch import LoopWatch
 from trimtab.node.reports import Diverged
 from trimtab.node.settings import Settings, SettingsError
-from trimtab.node.supervision import Fatal, Online, Phase, Ready, Rebootstrap, Word
+from trimtab.node.supervision import Fatal, Online, Phase, Ready, Rebootstrap, WantDriver, Word
 from trimtab.raft.errors import RaftError
 from trimtab.storage.port import DiskFull, StorageError
 from trimtab.storage.rocks import RocksDisk
@@ -55,8 +56,13 @@ OpenDoor = Callable[[Instance], Awaitable[Closer]]
 # this instance. What it returns opens the door on a running instance.
 Door = Callable[[], OpenDoor]
 
+_SWITCH_S = 0.000_2
+_COLLECT = (10_000, 10, 100)  # so few are looked at that it does not take long; all of them, hardly ever
 _SPACE_POLL_S = 0.5
 _LEAVE_S = 3.0
+# How often to look whether jobs wait for a driver, and how long they may.
+_DRIVER_LOOK_S = 0.5
+_DRIVER_WAIT_S = 1.5
 # Leaving keeps its own time; this is for one that does not.
 _LEAVE_LIMIT_S = 3.5
 # Reasons that are the same at the next start, and whose text says what to do.
@@ -110,6 +116,9 @@ def run_child(
 
     `phase` is where the supervisor thinks this child begins. The data directory knows it for certain, and decides.
     """
+    # By default a thread that computes keeps the one that answers waiting for 5 ms, each time that one wakes.
+    sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*_COLLECT)
     try:
         failpoints.arm_from_environment()
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -197,6 +206,10 @@ class Node:
                 "change everything; give --tls-authority, --tls-certificate and --tls-key"
             )
         async with AsyncExitStack() as resources:
+            # What is made until it is ready stays, with the little garbage in it: to look for that would hold up who is
+            # answered already.
+            gc.disable()
+            resources.callback(gc.enable)
             await instance.start()
             resources.push_async_callback(instance.stop)
             watch = LoopWatch(instance.complaints.add, waited_s=_waited_for_processor())
@@ -205,14 +218,13 @@ class Node:
             instance.samplers.append(watch.figures)
             for open_door in opening:
                 resources.push_async_callback(await open_door(instance))
-            # What exists now lives as long as the process; the collector need not look at it again and again.
-            gc.collect()
             gc.freeze()
-            gc.set_threshold(50_000, 20, 50)
+            gc.enable()
             if not instance.is_out:
                 self._log.info(f"ready on {settings.listen} as member {instance.raft_id} of {settings.cluster_id}")
             self._say(Ready())
             self._tell_when_online(instance)
+            resources.callback(self._ask_for_drivers(instance))
             await asyncio.wait([self._told, instance.ended], return_when=asyncio.FIRST_COMPLETED)
             if instance.failure is None:
                 await self._leave(instance)
@@ -241,6 +253,29 @@ class Node:
                 self._say(Online())
 
         on_change.append(look)
+
+    def _ask_for_drivers(self, instance: Instance) -> Callable[[], None]:
+        """While this instance leads, say that a driver is wanted where jobs wait and nobody runs them; call it to end.
+
+        Not at once: a driver that somebody else runs may be about to enter. Again and again: one that was started may
+        have died since.
+        """
+        control, loop = instance.control, asyncio.get_running_loop()
+        since: float | None = None
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal since, timer
+            timer = loop.call_later(_DRIVER_LOOK_S, look)
+            if control is None or not control.office.leads or control.jobs.idle():
+                since = None
+                return
+            since = loop.time() if since is None else since
+            if loop.time() - since >= _DRIVER_WAIT_S:
+                self._say(WantDriver())
+
+        timer = loop.call_later(_DRIVER_LOOK_S, look)
+        return lambda: timer.cancel()
 
     async def _leave(self, instance: Instance) -> None:
         """Let the cluster take note, as long as that does not take long."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -56,13 +56,16 @@ from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import Disk
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.records import (
+    INSTANCES,
     TRANSITION_KEY,
     VERSION_KEY,
     EventRecord,
+    InstanceRecord,
     RequestState,
     encode,
     event_key,
     instance_key,
+    parse_instance,
     request_key,
 )
 from trimtab.topology.states import NodeState
@@ -83,6 +86,7 @@ class Survey:
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     instances: dict[int, tuple[str, str]]  # instance id and address by raft id; without those that left
+    addresses: dict[int, frozenset[str]]  # where they may be: also by what is not known to be committed
 
     @property
     def sole_voter(self) -> bool:
@@ -171,6 +175,8 @@ async def survey(disk: Disk) -> Survey:
     try:
         config = survivor.configuration().config
         group = survivor.group
+        noted, members = _noted(survivor.entries()), survivor.view().members()
+        known = {raft_id: records[-1] for raft_id, records in noted.items() if not records[-1].left} | members
         return Survey(
             identity=survivor.identity,
             last_term=group.term(group.last_index()),
@@ -178,13 +184,34 @@ async def survey(disk: Disk) -> Survey:
             committed=max(group.hard_state.commit, survivor.machine.applied_index),
             voters=tuple(sorted(config.voters.ids())),
             learners=tuple(sorted({*config.learners, *config.learners_next} - config.voters.ids())),
-            instances={
-                raft_id: (record.instance_id, record.address)
-                for raft_id, record in sorted(survivor.view().members().items())
+            instances={raft_id: (each.instance_id, each.address) for raft_id, each in sorted(known.items())},
+            addresses={
+                raft_id: frozenset(
+                    each.address
+                    for each in (*noted.get(raft_id, ()), *((members[raft_id],) if raft_id in members else ()))
+                    if each.address
+                )
+                for raft_id in sorted({*noted, *members})
             },
         )
     finally:
         survivor.close()
+
+
+def _noted(entries: Iterable[Entry]) -> dict[int, list[InstanceRecord]]:
+    """Who is spoken of in entries that are not applied yet, committed or not, and whether they take effect or not: all
+    of them may be there, and can be asked.
+    """
+    found: dict[int, list[InstanceRecord]] = {}
+    for entry in entries:
+        if entry.type != EntryType.NORMAL or not entry.data:
+            continue
+        with contextlib.suppress(ValueError):  # whatever can't be read here says nothing of anybody
+            for operation in commands.operations_of(commands.decode(entry.data).body):
+                if isinstance(operation, commands.Put) and operation.key.startswith(INSTANCES):
+                    raft_id, record = parse_instance(operation.key, operation.value)
+                    found.setdefault(raft_id, []).append(record)
+    return found
 
 
 async def recover(disk: Disk, rng: random.Random, now_ms: int) -> Recovered:

@@ -4,7 +4,7 @@ A member whose state differs from what a majority has at the same revision must 
 Members report at different revisions, so a difference is first asked about: everyone's checksum at just that revision.
 
 A leader whose disk is full can take no writes, but others may: it hands leadership to a voter that has everything
-committed and has not said that its own disk is full.
+committed and has not said that its own disk is full. Everybody knows whose is, and shows it (`cluster_view`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class Reports:
         self._instance = instance
         self._suspected: dict[int, dict[int, Report]] = {}
         self._full: set[int] = set()
+
+    def full(self) -> frozenset[int]:
+        """Whose disk is full: this one's now, those of others as they last said."""
+        own = (self._instance.raft_id,) if self._instance.host.full() else ()
+        return frozenset((*self._full, *own))
 
     def tell(self) -> None:
         """Once a second."""

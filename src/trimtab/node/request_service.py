@@ -14,11 +14,13 @@ from trimtab.catalog.keys import VERSION_KEY as CATALOG_VERSION
 from trimtab.governor.steps import Write
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.leader_door import Decision, LeaderDoor
+from trimtab.tablets.domains import datacenters
 from trimtab.topology import lifecycle, protocol
 from trimtab.topology.lifecycle import RequestRefused
 from trimtab.topology.protocol import RequestReply
 from trimtab.topology.records import (
     TRANSITION_KEY,
+    RequestKind,
     RequestRecord,
     encode,
     instance_key,
@@ -30,7 +32,8 @@ from trimtab.topology.view import View
 class RequestService:
     """Answers request.create and request.cancel for one instance.
 
-    `alive` is the leader's knowledge of who lives; `holds` says in words which replicas an instance holds.
+    `alive` is the leader's knowledge of who lives; `holds` says in words which replicas an instance holds, and `keeps`
+    why they can't be anywhere else.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class RequestService:
         *,
         alive: Callable[[int], bool],
         holds: Callable[[int], str],
+        keeps: Callable[[int, RequestKind], str | None],
         wall_ms: Callable[[], int],
     ) -> None:
         self._view = view
         self._door = door
         self._alive = alive
         self._holds = holds
+        self._keeps = keeps
         self._wall_ms = wall_ms
 
     def methods(self) -> dict[str, Method]:
@@ -54,6 +59,10 @@ class RequestService:
     async def create(self, asked: Asked) -> bytes:
         """A new request, or the equal one that is open."""
         request = protocol.decode_create(asked.body)
+        there = datacenters(self._view)
+        if request.source and request.source not in there:
+            known = ", ".join(there)
+            raise Refused("not_found", f"there is no data centre '{request.source[:80]}'; there are {known}")
         onward = protocol.encode(msgspec.structs.replace(request, forwarded=True))
         answer = await self._door.pass_on(protocol.CREATE, onward, asked.deadline, forwarded=request.forwarded)
         if answer is not None:
@@ -66,15 +75,17 @@ class RequestService:
                 number = same
                 return None
             record = _refusing(
-                lambda: lifecycle.create(self._view, request, self._alive, self._wall_ms(), holds=self._holds)
+                lambda: lifecycle.create(
+                    self._view, request, self._alive, self._wall_ms(), holds=self._holds, keeps=self._keeps
+                )
             )
             number = self._view.next_request()
             # The number stands for all other requests that were looked at: one more, and it is taken.
-            expect = {request_key(number): 0}
+            expect = self._view.unused(number)
             if record.raft_id:
                 key = instance_key(record.raft_id)
                 expect[key] = self._view.revisions.get(key, 0)
-                # It was found to hold no replicas, and may not get any meanwhile.
+                # What it holds, and whether others can, was judged by the tables and their replication.
                 expect[CATALOG_VERSION] = self._view.revisions.get(CATALOG_VERSION, 0)
             what = f"{record.kind.value} {request.instance_id}".strip()
             return Write(expect, {request_key(number): encode(record)}), (f"asked for: {what} (request {number})",)

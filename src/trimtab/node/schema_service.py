@@ -101,7 +101,8 @@ class SchemaService:
 
     async def show(self, asked: Asked) -> bytes:
         """The schema, where the tablets are and who the instances are; only what the client does not have yet."""
-        known_catalog, known_topology = protocol.decode_schema_request(asked.body).known
+        request = protocol.decode_schema_request(asked.body)
+        known_catalog, known_topology = request.known
         tables, view = self._tables, self._view
         if known_catalog > tables.catalog.version or known_topology > view.version:
             # If that takes too long it is told what is here, and sees by the versions that this is older.
@@ -115,9 +116,10 @@ class SchemaService:
         reply = SchemaReply(version, view.version)
         if known_catalog != version:
             catalog = self._catalog()
-            reply = msgspec.structs.replace(
-                reply, catalog=catalog, tablets=self._packed(MAX_REPLY_BYTES - len(catalog))
-            )
+            reply = self._with_places(reply, MAX_REPLY_BYTES - len(catalog), -1)
+            reply = msgspec.structs.replace(reply, catalog=catalog)
+        elif request.placed >= 0:
+            reply = self._with_places(reply, MAX_REPLY_BYTES, request.placed)
         if (known_catalog, known_topology) != (version, view.version):
             reply = msgspec.structs.replace(reply, instances=self._instances())
         return protocol.encode(reply)
@@ -135,15 +137,24 @@ class SchemaService:
             )
         return encoded
 
-    def _packed(self, room_bytes: int) -> dict[int, list[bytes]]:
-        packed = {}
-        for table, tablets in sorted(self._tables.maps.items(), key=lambda each: each[1].count):
+    def _with_places(self, reply: SchemaReply, room_bytes: int, since: int) -> SchemaReply:
+        """The replicas of the tables that have changed after that revision, as many as fit; and the newest revision."""
+        tables = self._tables
+        changed = {table: tables.placed(table) for table in tables.maps}
+        packed, held, reading = {}, {}, {}
+        for table, tablets in sorted(tables.maps.items(), key=lambda each: each[1].count):
+            if changed[table] <= since:
+                continue
             chunks = tablets.packed()
-            room_bytes -= sum(map(len, chunks)) + 32
+            moving = table in tables.transitions
+            room_bytes -= (sum(map(len, chunks)) + 32) * (3 if moving else 1)
             if room_bytes < 0:
                 break
             packed[table] = chunks
-        return packed
+            if moving:
+                held[table], reading[table] = tables.held(table).packed(), tables.reading(table).packed()
+        placed = max(changed.values(), default=0)
+        return msgspec.structs.replace(reply, tablets=packed, placed=placed, held=held, reading=reading)
 
     def _instances(self) -> dict[int, tuple[str, str, str, bool]]:
         return {

@@ -57,7 +57,8 @@ class Timing:
     max_skew_ms: int = DEFAULT_MAX_SKEW_MS
     hint_life_ms: int = 3 * 3_600_000
     catchup_grace_ms: int = 1_000
-    repair_every_ms: int = 24 * 3_600_000
+    repair_every_ms: int = 7 * 24 * 3_600_000  # where no job has done it: `jobs.repair_schedule` has them oftener
+    spared_ms: int = 600_000  # for so long balancing leaves a tablet alone whose move an operator undid
     batch_replay_ms: int = 10_000  # a batch that its coordinator left is carried out by its holders after so long
 
     @property
@@ -113,6 +114,12 @@ class Settings:
 
     `advertise` is the address others reach it at, and it is known by, where that is not the one it listens on. `http`
     is where its HTTP door listens; empty: it has none. `replace` is the id of a dead instance whose place it takes.
+
+    `bulk` is where its bulk child listens; empty: it has none. The child shows `bulk_token` to be told the key of
+    tickets.
+
+    `capacity_bytes` is how much it should hold at most; its share of all tablets is in proportion to it. 0: what is
+    free on its disk when it joins.
     """
 
     instance_id: str
@@ -127,6 +134,9 @@ class Settings:
     replace: str = ""
     http: str = ""
     stale_reads: bool = True
+    bulk: str = ""
+    bulk_token: bytes = field(default=b"", repr=False)
+    capacity_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.instance_id:
@@ -135,17 +145,22 @@ class Settings:
             raise SettingsError("a cluster needs an id: --cluster-id NAME")
         if len(self.cluster_id) > names.MAX_ID_CHARACTERS or not self.cluster_id.isprintable():
             raise SettingsError(f"a cluster id has at most {names.MAX_ID_CHARACTERS} printable characters")
+        if self.capacity_bytes < 0:
+            raise SettingsError(f"a capacity of {self.capacity_bytes} bytes is below zero")
         if not self.peers:
             raise SettingsError(
                 "an instance needs somebody to ask for the cluster: --peer HOST:PORT, once for each "
                 "(its own address, to begin a cluster alone)"
             )
-        for address in (self.listen, self.address, *self.peers, *((self.http,) if self.http else ())):
+        doors = [each for each in (self.http, self.bulk) if each]
+        for address in (self.listen, self.address, *self.peers, *doors):
             split_address(address)
         if len(set(self.peers)) != len(self.peers):
             raise SettingsError(f"--peer names an address twice: {', '.join(self.peers)}")
         if self.http == self.listen:
             raise SettingsError(f"{self.http} can't be both --listen and --http; give the HTTP door another port")
+        if self.bulk and self.bulk in (self.listen, self.http):
+            raise SettingsError(f"{self.bulk} can't be --bulk and another door as well; give it another port")
         for wrong in (
             names.wrong_instance_id(self.instance_id),
             names.wrong_instance_id(self.replace) if self.replace else None,
@@ -164,9 +179,17 @@ class Settings:
     @property
     def http_address(self) -> str:
         """Where the HTTP door is reached; it has the host of the advertised address where it listens on any."""
-        if not self.http or split_address(self.http)[0] not in _ANY_HOST:
-            return self.http
-        return format_address((split_address(self.address)[0], split_address(self.http)[1]))
+        return self._reached(self.http)
+
+    @property
+    def bulk_address(self) -> str:
+        """Where the bulk child is reached; likewise."""
+        return self._reached(self.bulk)
+
+    def _reached(self, door: str) -> str:
+        if not door or split_address(door)[0] not in _ANY_HOST:
+            return door
+        return format_address((split_address(self.address)[0], split_address(door)[1]))
 
     @property
     def net_limits(self) -> NetLimits:

@@ -4,7 +4,7 @@ Once a second an instance looks at some of its replicas and reports what changed
 because the answer tells it how much everybody holds: so each member can show that. Where there is another leader it
 begins anew. Reports are bounded; what does not fit goes with the next one. One that fails is made up by a later one.
 
-What a size means, and what the leader keeps, is in `tablets.sizes`. Nothing is decided by it yet.
+What a size means, and what the leader keeps, is in `tablets.sizes`. Balancing decides by it (`balancing`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from trimtab.net.errors import NetError
 from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.background import telling
 from trimtab.node.calls import Calls
 from trimtab.node.errors import GroupError, NotLeader
 from trimtab.node.group import Group
@@ -48,7 +49,10 @@ class Measured(Protocol):
 
 
 class SizeReports:
-    """Of one instance: it reports, and keeps the ledger while it leads. `held` are its replicas."""
+    """Of one instance: it reports, and keeps the ledger while it leads. `held` are its replicas.
+
+    `free_bytes`: what its disk has left for more, told with every report.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class SizeReports:
         calls: Calls,
         *,
         held: Callable[[], Iterable[Measured]],
+        free_bytes: Callable[[], int],
         defect: Callable[[BaseException], None],
     ) -> None:
         self._raft_id = raft_id
@@ -73,6 +78,7 @@ class SizeReports:
         self._door = door
         self._calls = calls
         self._held = held
+        self._free_bytes = free_bytes
         self._defect = defect
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -94,20 +100,28 @@ class SizeReports:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._report_again_and_again())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(telling(self._defect))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect(error)
-
     def totals(self) -> dict[int, int]:
         """How many bytes each member holds, as far as it is known here."""
         known = {**self._totals, **(self._ledger.totals() if self._governs() else {})}
         return {raft_id: size for raft_id, size in known.items() if raft_id in self._view.members()}
+
+    def size_of(self, table: int, tablet: int) -> int:
+        """The bytes of a tablet, where this instance leads and was told; else sizes.GONE."""
+        try:
+            replicas = self._tables.maps[table].replicas(tablet)
+        except KeyError:
+            return sizes.GONE
+        return self._ledger.size(table, tablet, replicas) if self._governs() else sizes.GONE
+
+    def ledger(self) -> SizeLedger:
+        """What instances have told this leader; nothing where it does not lead."""
+        return self._ledger if self._governs() else SizeLedger()
 
     # Reporting
 
@@ -130,7 +144,7 @@ class SizeReports:
         by_table: dict[int, dict[int, int]] = {}
         for (table, tablet), size in changed.items():
             by_table.setdefault(table, {})[tablet] = size
-        report = SizesReport(self._raft_id, self._uuid, raft.term, by_table, self._anew)
+        report = SizesReport(self._raft_id, self._uuid, raft.term, by_table, self._anew, self._free_bytes())
         asked_of = self._told_to
         try:
             answer = await self._calls.ask(raft.lead, sizes.REPORT, sizes.encode(report), TIMEOUT_S)

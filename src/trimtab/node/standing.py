@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 
 from trimtab.net.errors import NetError
 from trimtab.node.answering import Refused
+from trimtab.node.background import telling
 from trimtab.node.errors import GroupError
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.topology.grades import Grade
@@ -83,16 +84,12 @@ class Standing:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._live(), name="standing")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(telling(self._defect))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect(error)
 
     def changed(self) -> None:
         """The view changed."""

@@ -1,4 +1,4 @@
-"""What the supervisor does next: pure decisions about one child, from what it says and how it ends.
+"""What the supervisor does next: pure decisions about its children, from what they say and how they end.
 
     event                               decisions
     Begin                               Start(discover, now)
@@ -9,12 +9,16 @@
     Told(signal), a child runs          ForwardSignal, KillAfter(limit); when it has ended: Exit(0)
     Told(signal), none runs             Exit(0)
 
+The bulk child is another matter (`Attendance`): it is started when the node is ready for the first time, and again
+whenever it ends, with a backoff of its own. A driver of jobs is started when the node, leading, says that jobs wait and
+nobody runs them (`Errand`); it ends by itself when it has nothing to do. What becomes of these two is never a reason to
+end, or to touch the node.
+
 A phase is only where to begin: a child that finds in its data directory that it has come further goes on from there.
 So a crash never costs more than the restart. The backoff doubles with each short life and is forgotten after a long
 one; children that ask for a rebootstrap again and again, without ever becoming ready, are slowed down likewise.
 
-Nothing here forks, waits or reads a clock, and the imports are light: the supervisor lives in this code alone, and the
-simulator runs the same.
+Nothing here forks, waits or reads a clock, and the imports are light: the simulator runs the same.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from dataclasses import asdict, dataclass
 # A word is one line of JSON and must fit what a pipe takes in one piece.
 WORD_LIMIT_BYTES = 4096
 _TEXT_LIMIT = 2000
+# A driver takes seconds to start, so its backoff is that much longer than a node's.
+_DRIVER_PATIENCE = 6
 
 
 class Phase(enum.Enum):
@@ -67,8 +73,19 @@ class Fatal:
     code: int = 1
 
 
-Word = Ready | Online | Rebootstrap | Fatal
-_NAMES: dict[type[Word], str] = {Ready: "ready", Online: "online", Rebootstrap: "rebootstrap", Fatal: "fatal"}
+@dataclass(frozen=True)
+class WantDriver:
+    """It leads, jobs are queued, and nobody runs them."""
+
+
+Word = Ready | Online | Rebootstrap | Fatal | WantDriver
+_NAMES: dict[type[Word], str] = {
+    Ready: "ready",
+    Online: "online",
+    Rebootstrap: "rebootstrap",
+    Fatal: "fatal",
+    WantDriver: "want_driver",
+}
 
 
 class BadWord(ValueError):
@@ -99,6 +116,8 @@ def decode_word(line: bytes) -> Word:
                 return Online()
             case "rebootstrap":
                 return Rebootstrap(Phase(fields["phase"]), bool(fields["drop"]))
+            case "want_driver":
+                return WantDriver()
             case "fatal":
                 return Fatal(str(fields["text"]), int(fields["code"]))
             case other:
@@ -158,6 +177,22 @@ class Start:
 
 
 @dataclass(frozen=True)
+class StartBulk:
+    """Start the bulk child after `after_s`, for the reason `why` ("" is no news)."""
+
+    after_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class StartDriver:
+    """Start a driver of jobs now; `why` is never news: it was asked for."""
+
+    after_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class DropDatabase:
     """Remove everything in the data directory that is not identity; comes before the Start that needs it."""
 
@@ -192,8 +227,13 @@ class Patience:
     first_backoff_s: float = 0.2
     longest_backoff_s: float = 10.0
     long_life_s: float = 30.0
-    ending_s: float = 5.0
+    ending_s: float = 20.0  # leaving takes a few seconds where nobody is busy
     quick_rebootstraps: int = 2  # discovery, then one failed attempt: more without becoming ready are no progress
+
+    def backoff_s(self, failures: int) -> float:
+        """How long to wait after so many short lives in a row."""
+        # Past 30 doublings the limit has long been reached; a larger power would only overflow.
+        return min(self.first_backoff_s * (1 << min(failures - 1, 30)), self.longest_backoff_s)
 
 
 class Supervision:
@@ -233,7 +273,7 @@ class Supervision:
         return [ForwardSignal(number), KillAfter(self._patience.ending_s)]
 
     def _hear(self, word: Word) -> list[Decision]:
-        if isinstance(word, Ready | Online):
+        if isinstance(word, Ready | Online | WantDriver):
             self._rebootstraps = 0
             return []
         # The first reason to end is the cause of what may follow.
@@ -269,11 +309,71 @@ class Supervision:
         return Exit(1, f"it was told to stop and {describe(status)}")
 
     def _backoff_s(self) -> float:
-        patience = self._patience
-        # Past 30 doublings the limit has long been reached; a larger power would only overflow.
-        wait_s = min(patience.first_backoff_s * (1 << min(self._failures, 30)), patience.longest_backoff_s)
         self._failures += 1
-        return wait_s
+        return self._patience.backoff_s(self._failures)
+
+
+class Attendance:
+    """The state of the bulk child, which attends to the node's files: wanted from the node's first Ready on."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.wanted = False
+        self._patience = patience or Patience()
+        self._failures = 0
+
+    def node_said(self, word: Word) -> list[StartBulk]:
+        """The node spoke."""
+        if self.wanted or not isinstance(word, Ready):
+            return []
+        self.wanted = True
+        return [StartBulk()]
+
+    def leave_off(self) -> None:
+        """It is not wanted until the node is ready again: its database is dropped, or everything ends."""
+        self.wanted = False
+
+    def exited(self, end: Exited) -> list[StartBulk]:
+        """It has ended, for whatever reason."""
+        if not self.wanted:
+            return []
+        if end.lived_s >= self._patience.long_life_s:
+            self._failures = 0
+        self._failures += 1
+        return [StartBulk(self._patience.backoff_s(self._failures), f"it {describe(end.status)}")]
+
+
+class Errand:
+    """The state of the driver of jobs: started when it is wanted, and left alone.
+
+    One that ends badly is not started again at once, however often it is asked for: Spark may not be usable here.
+    """
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+        self._running = False
+        self._over = False
+        self._failures = 0
+        self._rests = 0.0
+
+    def node_said(self, word: Word) -> list[StartDriver]:
+        """The node spoke."""
+        if not isinstance(word, WantDriver) or self._running or self._over:
+            return []
+        self._running = True
+        after_s, self._rests = self._rests, 0.0
+        return [StartDriver(after_s)]
+
+    def leave_off(self) -> None:
+        """Everything ends."""
+        self._over = True
+
+    def exited(self, end: Exited) -> list[StartDriver]:
+        """It has ended, for whatever reason; the node asks again if it is still wanted."""
+        self._running = False
+        well = end.status == 0 or end.lived_s >= self._patience.long_life_s
+        self._failures = 0 if well else self._failures + 1
+        self._rests = 0.0 if well else self._patience.backoff_s(self._failures) * _DRIVER_PATIENCE
+        return []
 
 
 def describe(status: int) -> str:

@@ -1,8 +1,12 @@
-"""The supervisor: a small process that starts the node, hears its words, and starts it again when it crashed.
+"""The supervisor: a process that starts the node, hears its words, and starts it again when it crashed.
+
+It does the same, with less ado, for the bulk child and a driver of jobs (`attending`), which never keep it from
+anything.
 
 What to do is decided in `supervision`; this is the doing: fork, wait, drop the database, forward signals, kill what
 does not end. It sleeps in one system call until a child speaks or ends, a signal comes, or a time is up; idle it does
-nothing at all. It never loads what a node needs, so that it stays small next to it.
+nothing at all. What a node needs is loaded by whoever calls it, before the first child is forked: the memory is shared,
+and whoever follows a child that ended begins without loading anything.
 
 Document 002: "the only purpose of the parent process is to be able to reset the state of the child".
 """
@@ -19,14 +23,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from trimtab.node.attending import DRIVER_NAME, Attending, BulkBody
 from trimtab.node.children import HANDLED_SIGNALS, Child, Say
 from trimtab.node.data_directory import DataDirectory, DirectoryRefused
 from trimtab.node.logs import Log
 from trimtab.node.supervision import (
+    Attendance,
     BadWord,
     Begin,
     Decision,
     DropDatabase,
+    Errand,
     Event,
     Exit,
     Exited,
@@ -44,8 +51,20 @@ from trimtab.node.supervision import (
 Body = Callable[[Phase, Say], int]
 
 
-def supervise(data_dir: Path, body: Body, *, instance_id: str, log: Log, patience: Patience | None = None) -> int:
-    """Run `body` in a child until told to stop or until a child says that there is no use; the exit code."""
+def supervise(
+    data_dir: Path,
+    body: Body,
+    *,
+    instance_id: str,
+    log: Log,
+    patience: Patience | None = None,
+    bulk: BulkBody | None = None,
+    driver: BulkBody | None = None,
+) -> int:
+    """Run `body` in a child until told to stop or until a child says that there is no use; the exit code.
+
+    `bulk` runs in another child from the node's first Ready on, `driver` in a third while the node wants it.
+    """
     patience = patience or Patience()
     try:
         directory = DataDirectory.claim(data_dir, instance_id, dying_s=patience.ending_s)
@@ -53,15 +72,23 @@ def supervise(data_dir: Path, body: Body, *, instance_id: str, log: Log, patienc
         log.error(str(error))
         return 1
     try:
-        return Supervisor(directory, body, log, patience).run()
+        return Supervisor(directory, body, log, patience, bulk, driver).run()
     finally:
         directory.release()
 
 
 class Supervisor:
-    """One node child at a time, on a data directory that is locked for it."""
+    """One node child at a time, on a data directory that is locked for it, and the children beside it."""
 
-    def __init__(self, directory: DataDirectory, body: Body, log: Log, patience: Patience) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        body: Body,
+        log: Log,
+        patience: Patience,
+        bulk: BulkBody | None,
+        driver: BulkBody | None,
+    ) -> None:
         self._directory = directory
         self._body = body
         self._log = log
@@ -72,6 +99,16 @@ class Supervisor:
         self._next: tuple[float, Start] | None = None
         self._kill_at: float | None = None
         self._exit: Exit | None = None
+        self._attending = Attending(bulk, self._selector, log, Attendance(patience), not_for_it=self._descriptors)
+        self._driver = Attending(
+            driver,
+            self._selector,
+            log,
+            Errand(patience),
+            not_for_it=self._descriptors,
+            name=DRIVER_NAME,
+            called="the driver of jobs",
+        )
 
     def run(self) -> int:
         """The exit code."""
@@ -84,6 +121,8 @@ class Supervisor:
                 for key, _ in self._selector.select(self._patience_s()):
                     key.data()
                 self._do_what_is_due()
+            self._attending.end()
+            self._driver.end()
         if self._exit.text:
             self._log.error(self._exit.text)
         return self._exit.code
@@ -108,6 +147,8 @@ class Supervisor:
             case ForwardSignal(number):
                 if self._child is not None:
                     self._child.signal(number)
+                self._attending.signal(number)
+                self._driver.signal(number)
             case KillAfter(after_s):
                 self._kill_at = min(self._kill_at or now + after_s, now + after_s)
             case Exit():
@@ -115,6 +156,8 @@ class Supervisor:
 
     def _drop_database(self) -> None:
         self._log.debug("dropping the database", directory=str(self._directory.path))
+        # It writes there too; it is back when the node is.
+        self._attending.end()
         try:
             self._directory.drop_database()
         except DirectoryRefused as error:
@@ -125,11 +168,14 @@ class Supervisor:
     def _patience_s(self) -> float | None:
         """How long nothing needs to be done; None: until something happens."""
         times = [self._next[0]] if self._next else []
-        times += [] if self._kill_at is None else [self._kill_at]
+        times += [each for each in (self._kill_at, self._attending.due_s, self._driver.due_s) if each is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
+        if self._exit is None:
+            self._attending.do_what_is_due()
+            self._driver.do_what_is_due()
         if self._exit is None and self._next is not None and self._next[0] <= now:
             _, start = self._next
             self._next = None
@@ -144,7 +190,8 @@ class Supervisor:
 
     def _start(self, phase: Phase) -> None:
         try:
-            child = Child.fork(partial(self._body, phase), close=self._own_descriptors)
+            close = [*self._own_descriptors, *self._attending.descriptors, *self._driver.descriptors]
+            child = Child.fork(partial(self._body, phase), close=close)
         except OSError as error:
             self._log.error(f"no child could be started: {error}")
             self._happened(Exited(1, 0.0))
@@ -154,6 +201,12 @@ class Supervisor:
         self._selector.register(child.reader, selectors.EVENT_READ, partial(self._hear, child))
         self._selector.register(child.pid_descriptor, selectors.EVENT_READ, partial(self._ended, child))
         self._happened(Started())
+
+    def _descriptors(self) -> list[int]:
+        """What is not for the children beside the node."""
+        child = self._child
+        beside = (*self._attending.descriptors, *self._driver.descriptors)
+        return [*self._own_descriptors, *beside, *((child.reader, child.pid_descriptor) if child is not None else ())]
 
     def _hear(self, child: Child) -> None:
         if child is not self._child:
@@ -165,6 +218,8 @@ class Supervisor:
             if isinstance(word, BadWord):
                 self._log.error(str(word))
             else:
+                self._attending.node_said(word)
+                self._driver.node_said(word)
                 self._happened(Said(word))
 
     def _ended(self, child: Child) -> None:

@@ -1,4 +1,4 @@
-"""The topology and the tables as this instance has applied them: a view of each, kept in step with the metastore.
+"""The topology, tables, loads and jobs as this instance has applied them: views in step with the metastore.
 
 Whenever an entry has been applied, the views already show what it changed: whoever proposed a change and was told that
 it is done finds it here. All changes of a revision are in the views before anybody is told of them, and revisions come
@@ -13,11 +13,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from trimtab.jobs.repair_schedule import RepairSchedule
+from trimtab.jobs.view import JobView
+from trimtab.loads.bulk_settings import BulkSettings
+from trimtab.loads.view import LoadView
 from trimtab.metastore.errors import Compacted
 from trimtab.metastore.layout import prefix_end
 from trimtab.metastore.limits import MAX_RANGE_LIMIT
 from trimtab.metastore.watch import Changes, Prefix, Watcher
 from trimtab.node.metastore_machine import MetastoreMachine
+from trimtab.tablets.rebalance_settings import RebalanceView
 from trimtab.tablets.view import TableView
 from trimtab.topology.records import SYSTEM_PREFIXES
 from trimtab.topology.view import View
@@ -37,6 +42,11 @@ class Watching:
     ) -> None:
         self.view = View()
         self.tables = TableView()
+        self.loads = LoadView()
+        self.jobs = JobView()
+        self.bulk = BulkSettings()
+        self.repairs = RepairSchedule()
+        self.rebalance = RebalanceView()
         self.revision = 0
         # Each is told which keys changed; none, when everything began anew.
         self.on_change: list[Changed] = []
@@ -57,6 +67,11 @@ class Watching:
         entries = list(self._entries())
         self.view.load(entries)
         self.tables.load(entries)
+        self.loads.load(entries)
+        self.jobs.load(entries)
+        self.bulk.load(entries)
+        self.repairs.load(entries)
+        self.rebalance.load(entries)
         self.revision = metastore.revision
         for key, value, _revision in entries:
             self._on_record(key, value)
@@ -88,6 +103,11 @@ class Watching:
             value = change.new.value if change.new is not None else None
             self.view.change(change.key, value, changes.revision)
             self.tables.change(change.key, value, changes.revision)
+            self.loads.change(change.key, value, changes.revision)
+            self.jobs.change(change.key, value, changes.revision)
+            self.bulk.change(change.key, value, changes.revision)
+            self.repairs.change(change.key, value, changes.revision)
+            self.rebalance.change(change.key, value, changes.revision)
             self._changed.add(change.key)
             self._on_record(change.key, value)
         self._tell_soon()

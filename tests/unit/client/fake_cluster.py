@@ -34,9 +34,13 @@ from trimtab.rows.protocol import (
     SliceRequest,
     WriteReply,
 )
-from trimtab.tablets import sizes
+from trimtab.tablets import move_protocol, moves_shown, sizes
+from trimtab.tablets.move_protocol import MoveReply, SettingsReply
+from trimtab.tablets.moves_shown import MovesShown, ShownMove
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.tablets.records import pack
 from trimtab.tablets.sizes import SizeLedger, SizesReport
+from trimtab.tablets.transitions import Cause, TabletTransition, TransitionKind
 
 Key = tuple[bytes, ...]
 # column id -> cell, stamp, ttl
@@ -75,6 +79,13 @@ class FakeCluster:
         self.asked: list[tuple[int, str, Any]] = []
         self.scripts: dict[tuple[int, str], list[Handler]] = {}
         self.behind: dict[int, Catalog] = {}  # members that know an older schema
+        self.under_way: dict[tuple[int, int], ShownMove] = {}
+        self.settings = RebalanceSettings()
+        self.moved: dict[int, tuple[int, ...]] = {}  # tablets whose replicas are elsewhere by now, of all tables
+        self.placed = 1
+        self.shown_us = 0  # what answers to reads say of the stamps in them
+        self.epoch = 0  # the newest of all tables
+        self.oldest_epoch = 0  # that can still be read
 
     def script(self, method: str, *handlers: Handler, members: tuple[int, ...] = ()) -> None:
         """What members do about their next requests of a kind, before they answer as they should."""
@@ -107,7 +118,14 @@ class FakeCluster:
             )
         )
 
+    def move(self, tablet: int, replicas: tuple[int, ...]) -> None:
+        """The replicas of this tablet, of all tables, are there from now on."""
+        self.moved[tablet] = replicas
+        self.placed += 1
+
     def holders(self, tablet: int) -> tuple[int, ...]:
+        if tablet in self.moved:
+            return self.moved[tablet]
         numbers = sorted(self.addresses)
         return tuple(numbers[(tablet + each) % len(numbers)] for each in range(self.replicas))
 
@@ -133,6 +151,9 @@ class FakeCluster:
         made[protocol.SCHEMA] = handler(protocol.SCHEMA, self._schema)
         made[protocol.CHANGE] = handler(protocol.CHANGE, self._change)
         made[sizes.SIZES] = handler(sizes.SIZES, self._sizes)
+        made[moves_shown.SHOW] = handler(moves_shown.SHOW, self._moves)
+        made[move_protocol.ASK] = handler(move_protocol.ASK, self._move)
+        made[move_protocol.SETTINGS] = handler(move_protocol.SETTINGS, self._settings)
         made[metastore.STATUS] = lambda request: request.reply(self._status())
         return made
 
@@ -146,15 +167,18 @@ class FakeCluster:
         )
 
     def _schema(self, number: int, body: bytes) -> bytes:
-        known = protocol.decode_schema_request(body).known
+        request = protocol.decode_schema_request(body)
+        known = request.known
         catalog = self.behind.get(number, self.catalog)
         reply = SchemaReply(catalog.version, self.topology)
+        tablets = {
+            table.id: [pack([self.holders(tablet) for tablet in range(table.tablets)])]
+            for table in catalog.tables.values()
+        }
         if known[0] != catalog.version:
-            tablets = {
-                table.id: [pack([self.holders(tablet) for tablet in range(table.tablets)])]
-                for table in catalog.tables.values()
-            }
-            reply = msgspec.structs.replace(reply, catalog=catalog.snapshot(), tablets=tablets)
+            reply = msgspec.structs.replace(reply, catalog=catalog.snapshot(), tablets=tablets, placed=self.placed)
+        elif 0 <= request.placed < self.placed:
+            reply = msgspec.structs.replace(reply, tablets=tablets, placed=self.placed)
         if known != (catalog.version, self.topology):
             instances = {each: (f"i{each}", address, self.dcs[each], True) for each, address in self.addresses.items()}
             reply = msgspec.structs.replace(reply, instances=instances)
@@ -170,6 +194,36 @@ class FakeCluster:
         ledger.take(SizesReport(1, "", 1, told, True), {table: len(each) for table, each in told.items()})
         chosen = {table: [(each, (1,)) for each in told[table]] for table in told if request.table in (0, table)}
         return bytes(sizes.encode(ledger.page(chosen, request.start, limit=2)))
+
+    def _moves(self, _number: int, body: bytes) -> bytes:
+        request = moves_shown.decode_show(body)
+        chosen = [each for place, each in sorted(self.under_way.items()) if request.table in (0, place[0])]
+        chosen = [each for each in chosen if request.tablet in (-1, each.tablet)]
+        at = self.holders(request.tablet) if request.tablet >= 0 else ()
+        names = {table.id: table.full_name for table in self.catalog.tables.values()}
+        return bytes(moves_shown.encode(MovesShown(chosen, names=names, told=True, replicas=at)))
+
+    def _move(self, _number: int, body: bytes) -> bytes:
+        """Any move of a tablet that is not under way is taken up, and any that is goes back."""
+        request = move_protocol.decode_move(body)
+        place, held = (request.table, request.tablet), self.holders(request.tablet)
+        if request.to:
+            pending = tuple(request.to if each == request.source else each for each in held)
+            made = TabletTransition(pending, TransitionKind.MIGRATION, session="s", cause=Cause.OPERATOR)
+            self.under_way[place] = ShownMove(*place, held, made)
+            return bytes(move_protocol.encode(MoveReply("pending", list(pending))))
+        if place not in self.under_way:
+            raise _Refused("conflict", f"tablet {request.tablet} is not under way")
+        del self.under_way[place]
+        return bytes(move_protocol.encode(MoveReply("undone", list(held))))
+
+    def _settings(self, _number: int, body: bytes) -> bytes:
+        wanted = move_protocol.decode_settings(body).settings
+        if wanted is not None and wanted.set_ms != self.settings.set_ms:
+            raise _Refused("conflict", "somebody else has changed how balancing is set")
+        if wanted is not None:
+            self.settings = msgspec.structs.replace(wanted, set_ms=self.settings.set_ms + 1)
+        return bytes(move_protocol.encode(SettingsReply(self.settings, self.settings.keeps_still(0))))
 
     def _change(self, _number: int, body: bytes) -> bytes:
         try:
@@ -259,7 +313,9 @@ class FakeCluster:
     ) -> RowsReply:
         made = [None if each is None else self._cells(table, *each, columns) for each in found]
         metas = [None if each is None else each[1] for each in made] if meta else []
-        return RowsReply([None if each is None else each[0] for each in made], page, False, metas)
+        return RowsReply(
+            [None if each is None else each[0] for each in made], page, False, metas, stamp_us=self.shown_us
+        )
 
     def _get(self, table: Table, request: GetRequest) -> RowsReply:
         count = len(table.of_kind(ColumnKind.PARTITION))
@@ -286,7 +342,15 @@ class FakeCluster:
         begin = int(request.page or b"0")
         end = begin + request.limit
         page = b"%d" % end if end < len(everything) else b""
-        return self._reply(table, list(everything[begin:end]), request.columns, request.with_meta, page)
+        reply = self._reply(table, list(everything[begin:end]), request.columns, request.with_meta, page)
+        return msgspec.structs.replace(reply, epoch=self._epoch_of(request))
+
+    def _epoch_of(self, request: SliceRequest | ScanRequest) -> int:
+        if isinstance(request, SliceRequest) or request.epoch < 0:
+            return self.epoch
+        if request.epoch < self.oldest_epoch:
+            raise _Refused("invalid", f"epoch {request.epoch} can't be read any more; begin the scan again")
+        return request.epoch
 
 
 def within(at: Key, start: Bound | None, end: Bound | None) -> bool:

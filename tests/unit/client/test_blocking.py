@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_overloads
 
 import pytest
 from tests.unit.client.fake_cluster import FakeCluster, fails, ignores
 from tests.unit.client.served import contact, served
 
 import trimtab
-from trimtab.client import blocking, database, table
+from trimtab.catalog.options import ALIASES
+from trimtab.catalog.schema import TableOptions
+from trimtab.client import blocking, blocking_table, database, table
+from trimtab.client.definitions import Options
 from trimtab.rows import protocol
 
 
@@ -101,22 +108,29 @@ def test_errors_arrive_in_the_thread_that_asked(db: trimtab.Database, cluster: F
         users.put_many([{"id": 1.5}])
     cluster.script(protocol.PUT, ignores)
     with pytest.raises(trimtab.Timeout, match="may or may not"):
-        users.put({"id": 1}, timeout=0.2)
+        users.put({"id": 1}, timeout=1)
 
 
 def test_nobody_at_the_address_is_unavailable_and_a_wrong_address_is_named(
     free_ports: Callable[[int], list[int]],
 ) -> None:
     (port,) = free_ports(1)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(trimtab.Unavailable, match=str(port)):
-        trimtab.connect(f"127.0.0.1:{port}", timeout=0.3)
+        trimtab.connect(f"127.0.0.1:{port}", timeout=1)
     with pytest.raises(trimtab.InvalidRequest, match="not an address"):
         trimtab.connect("localhost")
     with pytest.raises(trimtab.InvalidRequest, match="needs the address"):
         trimtab.connect(" , ")
     with pytest.raises(trimtab.InvalidRequest, match="consistency level"):
         trimtab.connect(f"127.0.0.1:{port}", consistency="SOME")  # type: ignore[arg-type]
+    for wrong in (5, None, [5]):
+        with pytest.raises(
+            trimtab.InvalidRequest, match=r"connect\(\) takes the addresses of members as text: .*, not"
+        ):
+            trimtab.connect(wrong)  # type: ignore[arg-type]
+    with pytest.raises(trimtab.InvalidRequest, match=r"tls is an ssl\.SSLContext"):
+        trimtab.connect(f"127.0.0.1:{port}", tls="yes")  # type: ignore[arg-type]
     with pytest.raises(trimtab.InvalidRequest, match="max_in_flight"):
         trimtab.connect(f"127.0.0.1:{port}", max_in_flight=0)
     assert _threads_end(before)
@@ -133,12 +147,37 @@ def test_a_closed_client_says_so(db: trimtab.Database) -> None:
 
 
 def test_a_client_that_is_dropped_ends_its_thread(cluster: FakeCluster) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     db = trimtab.connect(contact(cluster))
-    assert threading.active_count() == before + 1
+    assert len(set(threading.enumerate()) - before) == 1
     del db
     gc.collect()
     assert _threads_end(before)
+
+
+# Its end takes until somebody closes its input, when Python is no more; the loop has something to do meanwhile.
+_ENDS_SLOWLY = """
+import ctypes
+from trimtab.client.loop_thread import LoopThread
+
+libc = ctypes.CDLL(None)
+assert libc.__cxa_atexit(ctypes.cast(libc.getchar, ctypes.c_void_p), None, None) == 0
+thread = LoopThread()
+thread._loop.call_soon_threadsafe(thread._loop.call_later, 0.2, print)
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another way of ending slowly")
+def test_a_program_that_ends_with_a_client_open_does_not_crash() -> None:
+    """A loop that woke up when the interpreter was gone ended Spark's drivers with SIGSEGV, their work being done."""
+    command = [sys.executable, "-c", _ENDS_SLOWLY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ends\n"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.communicate()
+    assert process.returncode == 0
 
 
 def test_a_forked_process_is_told_to_connect_itself(db: trimtab.Database) -> None:
@@ -170,8 +209,23 @@ def test_both_clients_have_the_same_names_and_parameters() -> None:
     assert list(inspect.signature(blocking.connect).parameters) == list(inspect.signature(database.connect).parameters)
 
 
-def _threads_end(count: int) -> bool:
-    deadline = time.monotonic() + 5
-    while threading.active_count() > count and time.monotonic() < deadline:
+def test_types_say_what_comes_back_whichever_client_it_is() -> None:
+    for kind, many in ((blocking_table.Table, "Iterator[{}]"), (table.Table, "AsyncIterator[{}]")):
+        for name, result in (("get_many", "list[{} | None]"), ("slice", many), ("scan", many)):
+            said = [each.__annotations__["return"] for each in get_overloads(getattr(kind, name))]
+            assert said == [result.format("Row"), result.format("RowWithMeta")], name
+
+
+def test_the_options_of_a_table_are_named_for_those_who_check_types() -> None:
+    there = TableOptions.__struct_fields__
+    assert set(Options.__annotations__) == {*there, *ALIASES}
+    for kind in (blocking.Database, database.Database):
+        for method in (kind.create_table, kind.alter_table):
+            assert method.__annotations__["options"] == "Unpack[Options]"
+
+
+def _threads_end(but: set[threading.Thread]) -> bool:
+    deadline = time.monotonic() + 60
+    while set(threading.enumerate()) - but and time.monotonic() < deadline:
         time.sleep(0.01)
-    return threading.active_count() <= count
+    return not set(threading.enumerate()) - but

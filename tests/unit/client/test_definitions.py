@@ -65,7 +65,27 @@ def test_order_static_columns_tablets_and_options() -> None:
         (lambda: create(["a"], static="d"), "static=['d']"),
         (lambda: create(["a"], static=["x"]), "x is to be static, but is not among the columns"),
         (lambda: create(["a"], tablets=0), "tablets is a power of two"),
-        (lambda: create(["a"], options={"x": {1, 2}}), "can't be said in a command"),
+        (lambda: create(["a"], options={"x": {1, 2}}), "the option x is a text or a whole number"),
+        (lambda: create(["a"], options={"extensions": {1: 2}}), "or texts by name {'a': 'b'}, not {1: 2}"),
+        (lambda: create(["a"], options={"gc_grace_s": 10**30}), "the option gc_grace_s is a text or a whole number"),
+        (lambda: create(["a"], options={"comment": None}), "the option comment is a text"),
+        (lambda: create(["a"], if_not_exists="yes"), "if_not_exists is True or False, not 'yes'"),
+        (lambda: create(["a"], tablets=10**30), "tablets is a power of two"),
+        (lambda: create(5), "a primary key is a list of columns"),
+        (lambda: create([5]), "a primary key is a list of columns"),
+        (lambda: create(["a", "b"], order=5), "an order is given by column"),
+        (lambda: create(["a"], static=5), "static=['a', 'b'], not 5"),
+        (lambda: create(["a"], static=[5]), "static=['a', 'b'], not [5]"),
+        (
+            lambda: definitions.alter_table("shop.t", add={}, drop=[5], rename={}, static=(), options={}),  # type: ignore[list-item]
+            "drop=['a', 'b'], not [5]",
+        ),
+        (
+            lambda: definitions.alter_table("shop.t", add={}, drop=[], rename={"a": 5}, static=(), options={}),  # type: ignore[dict-item]
+            "what to rename is given as {'old': 'new'}, not {'a': 5}",
+        ),
+        (lambda: definitions.create_keyspace("shop", 10**30, "eventual", False), "replication is a number"),
+        (lambda: definitions.drop_table(5, False), "the name of a table is a text"),  # type: ignore[arg-type]
         (lambda: definitions.create_keyspace("shop", 3, "sometimes", False), "mode is eventual or strong"),
         (lambda: definitions.create_keyspace("shop", -1, "eventual", False), "replication is a number"),
         (lambda: definitions.create_keyspace("shop", {}, "eventual", False), "names at least one"),

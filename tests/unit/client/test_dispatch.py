@@ -99,7 +99,7 @@ def test_one_connection_to_each_member_carries_everything() -> None:
         await warm(db)
         table = db.table("shop.users")
         await asyncio.gather(*(table.put({"id": each, "name": "x"}) for each in range(500)))
-        channels = db._session._contacts._channels
+        channels = db._session.contacts._channels
         return [channel.counters.connects for channel in channels.values()]
 
     assert play(users(), work) == [1, 1, 1]
@@ -136,7 +136,7 @@ def test_what_was_certainly_not_done_is_tried_again_elsewhere(work: Any, code: s
 @pytest.mark.parametrize("failure", [fails("read_timeout"), fails("stopped"), ignores, fails("internal")])
 def test_a_read_is_tried_again_whatever_happened_to_it(failure: Any) -> None:
     cluster = users()
-    cluster.script(protocol.GET, failure)
+    cluster.script(protocol.GET, failure, members=(1, 2))
     assert play(cluster, get) is None
 
 
@@ -188,8 +188,9 @@ def test_a_write_with_a_timestamp_is_the_same_write_when_it_is_done_again(failur
 
 
 def test_a_write_with_a_timestamp_that_fails_after_a_doubtful_attempt_says_so() -> None:
-    cluster = users(1)
-    cluster.script(protocol.PUT, ignores, fails("invalid", "no such thing"))
+    cluster = users(2)
+    cluster.script(protocol.PUT, ignores, members=(1,))
+    cluster.script(protocol.PUT, fails("invalid", "no such thing"))
     error = play(cluster, put_with_timestamp)
     assert isinstance(error, Timeout) and "an earlier attempt may have been carried out" in str(error)
 
@@ -222,6 +223,58 @@ def test_a_member_that_stands_still_delays_a_read_by_an_attempt_only() -> None:
         return asyncio.get_running_loop().time() - began
 
     assert play(users(), work) < 3
+
+
+def slowly(cluster: FakeCluster, seconds: float, times: int = 20) -> None:
+    """Every member takes so long for a read, whoever is asked."""
+
+    def answer(request: Request) -> None:
+        body = cluster._rows_answer(1, protocol.decode_get(request.body))
+        asyncio.get_running_loop().call_later(seconds, request.reply, body)
+
+    cluster.script(protocol.GET, *[answer] * times)
+
+
+@pytest.mark.parametrize("shape", [{"members": 1}, {"members": 3, "replicas": 1}])
+def test_who_alone_can_answer_gets_all_the_time_for_it(shape: dict[str, int]) -> None:
+    """It was asked anew every two seconds: what took longer never came to an end, and buried the member."""
+
+    async def work(db: Database, stage: Stage) -> Any:
+        await warm(db)
+        await put(db, stage)
+        stage.cluster.asked.clear()
+        slowly(stage.cluster, 7)
+        return await get(db, stage)
+
+    cluster = users(**shape)
+    assert play(cluster, work) == {"id": 1, "name": "a"}
+    assert len(cluster.of(protocol.GET)) == 1
+
+
+def test_where_all_are_slow_each_gets_twice_the_time_of_the_one_before() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await warm(db)
+        await put(db, stage)
+        stage.cluster.asked.clear()
+        slowly(stage.cluster, 7)
+        return await db.table("shop.users", timeout=30).get(id=1)
+
+    cluster = users()
+    assert play(cluster, work) == {"id": 1, "name": "a"}
+    asked = [number for number, method, _ in cluster.asked if method == protocol.GET]
+    assert len(asked) == 3 and len(set(asked[:2])) == 2
+
+
+def test_refusals_do_not_make_the_next_attempt_longer() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await warm(db)
+        stage.cluster.asked.clear()
+        stage.cluster.script(protocol.GET, fails("not_ready"), fails("not_ready"), ignores)
+        return await get(db, stage)
+
+    cluster = users()
+    assert isinstance(play(cluster, work), Timeout)
+    assert len(cluster.of(protocol.GET)) == 3 * 2 + 3  # 2 s, 4 s, and what was left
 
 
 def test_without_any_member_it_says_so_and_nothing_was_done() -> None:

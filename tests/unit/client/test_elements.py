@@ -54,7 +54,7 @@ def test_each_change_travels_with_its_way() -> None:
 def test_a_change_that_does_not_fit_is_named(row: dict[str, Any], said: str) -> None:
     async def work(db: Database, _: Stage) -> str:
         with pytest.raises(InvalidRequest) as caught:
-            db.table("shop.users").update(row)
+            await db.table("shop.users").update(row)
         return str(caught.value)
 
     text, _ = run(work)

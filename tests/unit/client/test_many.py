@@ -32,7 +32,7 @@ def test_many_rows_go_in_few_messages_to_members_that_hold_them() -> None:
             await table.get(id=each)  # connects to all
         written = await table.put_many({"id": each, "name": f"n{each}"} for each in range(1_000))
         found = await table.get_many({"id": each} for each in reversed(range(1_000)))
-        assert [row["name"] for row in found] == [f"n{each}" for each in reversed(range(1_000))]
+        assert [row and row["name"] for row in found] == [f"n{each}" for each in reversed(range(1_000))]
         return written
 
     cluster = users(6, replicas=2)
@@ -75,7 +75,7 @@ def test_the_last_of_rows_with_one_key_wins() -> None:
         table = db.table("shop.users")
         rows = [{"id": each % 3, "name": f"n{each}"} for each in range(12)]
         assert await table.put_many(rows) == 12
-        return [row["name"] for row in await table.get_many([{"id": 0}, {"id": 1}, {"id": 2}])]
+        return [row and row["name"] for row in await table.get_many([{"id": 0}, {"id": 1}, {"id": 2}])]
 
     cluster = users()
     assert play(cluster, work) == ["n9", "n10", "n11"]
@@ -157,6 +157,14 @@ def test_wrong_keys_and_tables_are_named() -> None:
         table = db.table("shop.users")
         with pytest.raises(InvalidRequest, match="keys are given as mappings"):
             await table.get_many([1, 2])  # type: ignore[list-item]
+        with pytest.raises(InvalidRequest, match=r"keys are given as mappings of their columns.* not None"):
+            await table.get_many(None)  # type: ignore[call-overload]
+        with pytest.raises(InvalidRequest, match="columns are given as a list of names"):
+            await table.get_many([{"id": 1}], columns=5)  # type: ignore[call-overload]
+        with pytest.raises(InvalidRequest, match=r"rows are given as mappings of their columns.* not None"):
+            await table.put_many(None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match=r"a row is given as a mapping of its columns.* not None"):
+            await table.put_many([None])  # type: ignore[list-item]
         with pytest.raises(InvalidRequest, match="id is missing"):
             await table.get_many([{"id": 1}, {}])
         with pytest.raises(NotFound):

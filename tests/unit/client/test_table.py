@@ -14,6 +14,7 @@ from trimtab.client.database import Database
 from trimtab.client.errors import InvalidRequest, NotFound
 from trimtab.client.operations import RowWithMeta
 from trimtab.rows import protocol
+from trimtab.rows.protocol import Bound
 from trimtab.tablets.consistency import Level
 
 
@@ -101,6 +102,31 @@ def test_writes_are_stamped_later_than_all_before_whoever_coordinates() -> None:
     assert [each.after_us for each in cluster.of(protocol.PUT)] == [0, *stamps[:-1]]
 
 
+@pytest.mark.parametrize("way", ["get", "get_many", "slice", "scan"])
+def test_what_was_read_is_older_than_what_is_written_then_whoever_stamps_it(way: str) -> None:
+    """A member whose clock is behind, and that holds no replica, would stamp the write earlier than what was read."""
+
+    async def work(db: Database, stage: Stage) -> list[int]:
+        table = db.table("shop.users")
+        stamps = [await table.put({"id": 1, "name": "x"})]
+        for shown_us in (stamps[0] + 5_000, stamps[0] + 4_000):
+            stage.cluster.shown_us = shown_us
+            if way == "get":
+                await table.get(id=1)
+            elif way == "get_many":
+                await table.get_many([{"id": 1}, {"id": 2}])
+            else:
+                assert [row async for row in (table.slice(id=1) if way == "slice" else table.scan())]
+            stage.cluster.stamp_us = 0
+            stamps.append(await table.put({"id": 1, "name": "y"}))
+        return stamps
+
+    cluster = users()
+    first, second, third = play(cluster, work)
+    assert second > first + 5_000 and third > second
+    assert [each.after_us for each in cluster.of(protocol.PUT)] == [0, first + 5_000, second]
+
+
 def test_levels_timestamps_and_ttls_travel() -> None:
     async def work(db: Database, _: Stage) -> None:
         table = db.table("shop.users", consistency="LOCAL_QUORUM")
@@ -114,6 +140,23 @@ def test_levels_timestamps_and_ttls_travel() -> None:
     assert (put.level, put.ttl_s, put.timestamp_us) == (Level.ALL, 5, 77)
     assert (get.level, get.as_of_us) == (Level.LOCAL_QUORUM, 99)
     assert (delete.level, delete.timestamp_us, delete.row) == (Level.LOCAL_QUORUM, 78, [])
+
+
+def test_a_ttl_of_0_is_never_and_none_is_what_the_table_says() -> None:
+    async def work(db: Database, _: Stage) -> None:
+        table = db.table("shop.users")
+        await table.put({"id": 1, "name": "a"})
+        await table.put({"id": 1, "name": "a"}, ttl=0)
+        await table.put_many([{"id": 1, "name": "a"}], ttl=0)
+        async with db.batch() as batch:
+            batch.put(table, {"id": 2}, ttl=0)
+            batch.update(table, {"id": 2, "name": "b"})
+
+    cluster = users()
+    assert play(cluster, work) is None
+    assert [each.ttl_s for each in cluster.of(protocol.PUT)] == [None, 0, 0]
+    (batch,) = cluster.of(protocol.BATCH)
+    assert [each.ttl_s for each in batch.writes] == [0, None]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +194,24 @@ def test_levels_timestamps_and_ttls_travel() -> None:
         (lambda t: t.slice(id=1, after=1, since=2), "after and since say two things"),
         (lambda t: t.scan(after_token="x"), "a token is a whole number"),
         (lambda t: t.scan(page_rows=-1), "page_rows is a whole number above 0"),
+        (lambda t: t.scan(page_rows=10**30), "page_rows is a whole number above 0, and at most"),
+        (lambda t: t.put(None), "a row is given as a mapping of its columns: {'id': 1, 'name': 'Ada'}, not None"),
+        (lambda t: t.update([1]), "a row is given as a mapping of its columns"),
+        (lambda t: t.get(id=1, columns=5), "columns are given as a list of names: ['id', 'name'], not 5"),
+        (lambda t: t.get(id=1, columns=[[5]]), "columns are given as a list of names: ['id', 'name'], not [[5]]"),
+        (lambda t: t.slice(id=1, columns=5), "columns are given as a list of names"),
+        (lambda t: t.scan(columns=[5]), "columns are given as a list of names"),
+        (lambda t: t.delete(id=1, columns=5), "columns are given as a list of names"),
+        (lambda t: t.delete(id=1, columns=""), "columns are given as a list of names"),
+        (lambda t: t.put({"id": 1}, consistency=5), "there is no consistency level 5"),
+        (lambda t: t.put({"id": 1}, consistency=[]), "there is no consistency level []"),
     ],
 )
 def test_wrong_input_is_named_before_anything_is_sent(call: Any, said: str) -> None:
     async def work(db: Database, _: Stage) -> str:
         with pytest.raises(InvalidRequest) as caught:
-            call(db.table("shop.users"))
+            made = call(db.table("shop.users"))
+            await (made if isinstance(made, Reply) else anext(made))
         return str(caught.value)
 
     cluster = users()
@@ -174,6 +229,8 @@ def test_a_table_that_is_not_there_is_not_found_and_the_alternatives_are_named()
             said.append(str(caught.value))
         with pytest.raises(InvalidRequest, match=r"write KEYSPACE\.TABLE"):
             db.table("users")
+        with pytest.raises(InvalidRequest, match=r"the name of a table is a text KEYSPACE\.TABLE, .* not 5"):
+            db.table(5)  # type: ignore[arg-type]
         return said
 
     said = play(users(), work)
@@ -251,15 +308,32 @@ def test_ranges_and_prefixes_are_deleted_by_their_bounds() -> None:
     assert row.row is not None and partition.row is None and partition.start is None
 
 
+def test_a_range_without_ends_is_all_rows_and_not_the_partition() -> None:
+    async def work(db: Database, _: Stage) -> Any:
+        with pytest.raises(InvalidRequest, match=r"shop.users has no clustering columns, so it has no ranges of rows"):
+            await db.table("shop.users").delete_range(id=1)
+        async with db.batch() as batch:
+            batch.delete_range("shop.visits", page="p")
+        return await db.table("shop.visits").delete_range(page="p")
+
+    cluster = visits()
+    cluster.create("shop.users", "id bigint, name text", "id")
+    play(cluster, work)
+    (alone,), (batch,) = cluster.of(protocol.DELETE), cluster.of(protocol.BATCH)
+    for each in (alone, *batch.writes):
+        # With static columns these stay: a range is of rows.
+        assert (each.row, each.start, each.end) == (None, Bound([], True), None)
+
+
 def test_static_cells_need_no_clustering_key() -> None:
     async def work(db: Database, _: Stage) -> Any:
         table = db.table("shop.visits")
         await table.put({"page": "p", "at": 1, "who": "u"})
         await table.put({"page": "p", "title": "Home"})
         with pytest.raises(InvalidRequest, match="who can only be in a row, so at is needed"):
-            table.put({"page": "p", "title": "Home", "who": "u"})
+            await table.put({"page": "p", "title": "Home", "who": "u"})
         with pytest.raises(InvalidRequest, match="cells are deleted in one row, so at is needed too"):
-            table.delete(page="p", columns=["who"])
+            await table.delete(page="p", columns=["who"])
         await table.delete(page="p", columns=["title"])
         return await table.get(page="p", at=1)
 
@@ -297,6 +371,40 @@ def test_a_scan_asks_members_for_what_they_hold() -> None:
             assert number in cluster.holders(first)
 
 
+def test_all_segments_of_a_scan_are_read_at_the_epoch_of_the_first_page() -> None:
+    """With more members than replicas they are asked of several, each of whom would take the newest epoch."""
+
+    async def work(db: Database, stage: Stage) -> None:
+        table = db.table("shop.users")
+        await table.put_many({"id": each, "name": "x"} for each in range(100))
+        found = 0
+        async for _row in table.scan(page_rows=20):
+            found += 1
+            stage.cluster.epoch = 4  # a load is published
+        assert found == 100
+
+    cluster = fake(6, replicas=2)
+    cluster.create("shop.users", "id bigint, name text", "id", tablets=16)
+    cluster.epoch = 3
+    assert play(cluster, work) is None
+    scans = cluster.of(protocol.SCAN)
+    assert len({each.first_token for each in scans}) > 2
+    assert [each.epoch for each in scans] == [-1, *[3] * (len(scans) - 1)]
+
+
+def test_a_scan_whose_epoch_can_not_be_read_any_more_says_that_it_has_to_begin_again() -> None:
+    async def work(db: Database, stage: Stage) -> None:
+        table = db.table("shop.users")
+        await table.put_many({"id": each, "name": "x"} for each in range(100))
+        async for _row in table.scan(page_rows=20):
+            stage.cluster.epoch = stage.cluster.oldest_epoch = 9
+
+    cluster = fake(6, replicas=2)
+    cluster.create("shop.users", "id bigint, name text", "id", tablets=16)
+    error = play(cluster, work)
+    assert isinstance(error, InvalidRequest) and "begin the scan again" in str(error)
+
+
 # Batches
 
 
@@ -327,6 +435,20 @@ def test_a_batch_is_one_request_and_all_of_it() -> None:
     ]
 
 
+def test_what_can_be_no_batch_is_named_at_once() -> None:
+    async def work(db: Database, _: Stage) -> None:
+        with pytest.raises(InvalidRequest, match="logged is True or False, not 'no'"):
+            db.batch(logged="no")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="a row is given as a mapping of its columns"):
+            db.batch().put("shop.users", None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="columns are given as a list of names"):
+            db.batch().delete("shop.users", id=1, columns=5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="the name of a table is a text"):
+            db.batch().delete(5, id=1)  # type: ignore[arg-type]
+
+    assert play(users(), work) is None
+
+
 def test_a_batch_that_fails_inside_or_is_empty_sends_nothing() -> None:
     async def work(db: Database, _: Stage) -> None:
         with pytest.raises(ZeroDivisionError):
@@ -336,7 +458,8 @@ def test_a_batch_that_fails_inside_or_is_empty_sends_nothing() -> None:
         async with db.batch():
             pass
         with pytest.raises(InvalidRequest, match=r"shop\.users\.id is of type bigint"):
-            db.batch().put("shop.users", {"id": "x"})
+            async with db.batch() as batch:
+                batch.put("shop.users", {"id": "x"})
 
     cluster = users()
     assert play(cluster, work) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.topology.grades import Grade, Grades, Standing
-from trimtab.topology.protocol import InstanceView, ViewReply
+from trimtab.topology.protocol import InstanceView, MovingView, ViewReply
 from trimtab.topology.records import EventRecord, InstanceRecord, RequestRecord, TransitionRecord
 from trimtab.topology.states import NodeState
 
@@ -51,6 +51,7 @@ def view(
     revision: int = 7,
     unreadable: list[str] | None = None,
     wall_ms: int = 0,
+    moving: MovingView | None = None,
 ) -> ViewReply:
     """A view of these instances; without any, of three that are well."""
     return ViewReply(
@@ -70,4 +71,5 @@ def view(
         lease_ms=lease_ms,
         unreadable=unreadable or [],
         wall_ms=wall_ms,
+        moving=moving or MovingView(),
     )

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from trimtab.net.hello import Hello
 from trimtab.node.answering import MAX_OPEN, MAX_OPEN_VITAL, Answering, Asked
 
@@ -49,5 +51,25 @@ def test_clients_can_not_crowd_out_what_keeps_the_cluster_going() -> None:
         order(a_request(refused))
         assert len(refused) == 1, "there is room again"
         answering.close()
+
+    asyncio.run(story())
+
+
+def test_a_body_that_can_not_be_read_is_refused_and_is_no_defect() -> None:
+    async def story() -> None:
+        told: list[str] = []
+        answering = Answering(told.append, lambda _raft_id: "")
+
+        async def decode(asked: Asked) -> bytes:
+            msgspec.msgpack.decode(asked.body)
+            return b""
+
+        refused: list[str] = []
+        for body in (b"\xc1", b"\x91" * 100_000 + b"\x00"):
+            request = a_request(refused)
+            request.body = body
+            answering.handler(decode)(request)
+            await asyncio.sleep(0.01)
+        assert refused == ["invalid", "invalid"] and told == []
 
     asyncio.run(story())

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.unit.topology.clusters import gone, member, view_of
 
+from trimtab.loads.view import LoadView
 from trimtab.net.hello import Hello
 from trimtab.node.answering import Asked
 from trimtab.node.cluster_view import LEFT_SHOWN, MAX_WAITING_SHOWN, ClusterView
@@ -33,12 +34,14 @@ def show(*requests: ViewRequest) -> list[ViewReply]:
             group,
             view,
             TableView(),
+            LoadView(),
             revision=lambda: 1,
             barrier=lambda _timeout_s: asyncio.sleep(0),
             heard=lambda: None,
             lease_left_ms=lambda: 0,
             wall_ms=lambda: 1,
             waiting=lambda: (f"request {number} waits" for number in range(10**6)),
+            full=lambda: {3_002},
         )
         return [await shown.show(Asked(protocol.encode(request), 1e9, Hello())) for request in requests]
 
@@ -62,6 +65,12 @@ def test_who_asks_for_more_gets_the_older_ones_page_by_page() -> None:
     assert [each.raft_id for each in second.instances] == [1, *range(1_002, 2_002), 3_002]
     assert first.left_out == 2_000 and second.left_out == 1_000
     assert [each.raft_id for each in none.instances] == [1, 3_002] and none.left_out == 3_000
+
+
+def test_whose_disk_is_full_is_shown() -> None:
+    (reply,) = show(ViewRequest())
+    assert [each.raft_id for each in reply.instances if each.disk_full] == [3_002]
+    assert [each["raft_id"] for each in shapes.status(reply)["instances"] if each["disk_full"]] == [3_002]
 
 
 def test_what_the_governor_waits_for_is_shown_in_bounds() -> None:

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.loads.ledger import USERS, Ledger
 
-from trimtab.governor.steps import Answer, Barrier, Call, Commit, Step, StepKind, Told, Transfer, Write
+from trimtab.governor.steps import (
+    Adopt,
+    Answer,
+    Barrier,
+    Call,
+    Commit,
+    CommitMoves,
+    CrossMoves,
+    Step,
+    StepKind,
+    Told,
+    Transfer,
+    Write,
+)
+from trimtab.loads import protocol as load_protocol
+from trimtab.loads.protocol import AdoptCall
+from trimtab.loads.records import decode_load, epoch_key, load_key, session_key
+from trimtab.loads.situation import Situation
+from trimtab.loads.view import LoadView
 from trimtab.net.errors import NotConnected
 from trimtab.node import failpoints
+from trimtab.node.answering import Refused
 from trimtab.node.backoffs import Backoffs
 from trimtab.node.cluster_writes import Outdated
 from trimtab.node.deeds import Deeds, Patiences
@@ -20,6 +41,7 @@ from trimtab.node.errors import LeadershipLost, NotLeader, Stalled
 from trimtab.node.executor import StepFailed
 from trimtab.node.presence import Withheld
 from trimtab.node.waits import Waits
+from trimtab.tablets.view import TableView
 from trimtab.topology import protocol
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import BarrierCall, JoinResponse
@@ -63,6 +85,7 @@ class Hands:
         self.view = View(version=9)
         for raft_id in (1, 2, 3, 4):
             self.view.instances[raft_id] = row(raft_id)
+        self.tables, self.loads = TableView(), LoadView()
         self.writes = Writes(self.view)
         self.waits = Waits()
         self.blamed: Backoffs[int] = Backoffs(0.1, 1)
@@ -71,6 +94,9 @@ class Hands:
         self.sent: list[tuple[str, JoinResponse]] = []
         self.leases: dict[int, int] = {}
         self.withheld: list[Withheld] = []
+        self.crossed: list[CommitMoves | None] = []
+        self.noted: list[Write] = []
+        self.moving = SimpleNamespace(crossed=lambda _version: self.crossed.pop(0), written=self.noted.append)
         self.log = SimpleNamespace(committed=50)
         self.machine = SimpleNamespace(applied_index=50)
         group: Any = SimpleNamespace(raw=SimpleNamespace(raft=SimpleNamespace(log=self.log)), machine=self.machine)
@@ -92,6 +118,8 @@ class Hands:
             wake_later=lambda _after_s: None,
             leases=desk,
             promote_lag_entries=10,
+            loads=lambda: Situation(self.view, self.tables, self.loads, 1_000),
+            moving=self.moving,  # type: ignore[arg-type]
             patiences=Patiences(call_s=1, linger_s=0.05, barrier_s=1, transfer_s=1, answer_s=1),
         )
 
@@ -316,6 +344,69 @@ def test_a_joiner_is_told_where_the_members_are_and_as_of_when() -> None:
     play(story)
 
 
+def adoption(hands: Hands) -> Adopt:
+    ledger = Ledger()
+    hands.tables, hands.loads = ledger.tables, ledger.loads
+    ledger.begin("a")
+    ledger.commit("a", 1, 2, 3)
+    return Adopt(StepKind.ADOPT, "a is taken over", (USERS,), table=USERS, id="a", nodes=(1, 2, 3), index=50)
+
+
+def test_a_load_that_all_have_taken_over_becomes_visible_in_one_write() -> None:
+    async def story(hands: Hands) -> None:
+        await hands.carry_out(adoption(hands))
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3]
+        assert load_protocol.decode_adopt(hands.asked[0][2]) == AdoptCall(TERM, 50, USERS, "a")
+        ((write, events),) = hands.writes.written
+        assert set(write.puts) == {load_key(USERS, "a"), epoch_key(USERS)} and write.deletes == (session_key("a"),)
+        assert events == ["load a of shop.users can be seen, from epoch 1 on: 10 rows"]
+
+    play(story)
+
+
+def test_who_has_taken_a_load_over_is_noted_when_others_have_not() -> None:
+    async def story(hands: Hands) -> None:
+        step = adoption(hands)
+        hands.answers = {2: NotConnected("gone"), 3: Refused("adopting", "3 of 8 tablets are done")}
+        with pytest.raises(StepFailed, match=r"not taken over by i2: gone$"):
+            await hands.carry_out(step)
+        ((write, _),) = hands.writes.written
+        assert decode_load(write.puts[load_key(USERS, "a")]).adopted == (1,) and not write.deletes
+        hands.answers = {2: Refused("adopting", "it is at it"), 3: Refused("adopting", "4 of 8")}
+        await hands.carry_out(replace(step, nodes=(2, 3)))
+        assert len(hands.writes.written) == 1, "they are asked again; it is nobody's fault"
+
+    play(story)
+
+
+def test_a_load_that_is_not_the_next_any_more_is_planned_anew() -> None:
+    async def story(hands: Hands) -> None:
+        step = adoption(hands)
+        with pytest.raises(Outdated):
+            await hands.carry_out(replace(step, id="b"))
+        assert not hands.writes.written
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("place", "asked", "written"),
+    [("governor.adopt.before", 0, 0), ("governor.adopt.after-deed", 3, 0), ("governor.adopt.after", 3, 1)],
+)
+def test_failpoints_stand_around_the_taking_over_of_a_load(place: str, asked: int, written: int) -> None:
+    async def story(hands: Hands) -> None:
+        step = adoption(hands)
+        failpoints.arm(place, failpoints._raise)
+        with pytest.raises(failpoints.FailpointError):
+            await hands.carry_out(step)
+        assert (len(hands.asked), len(hands.writes.written)) == (asked, written)
+
+    try:
+        play(story)
+    finally:
+        failpoints.disarm()
+
+
 @pytest.mark.parametrize(("place", "asked", "written"), [("before", 0, 0), ("after-deed", 1, 0), ("after", 1, 1)])
 def test_failpoints_stand_before_the_deed_before_the_write_and_after_it(place: str, asked: int, written: int) -> None:
     def fail(_name: str, who: str) -> None:
@@ -359,3 +450,54 @@ def test_failpoints_stand_before_and_after_leadership_is_handed_over(place: str)
         play(story)
     finally:
         failpoints.disarm()
+
+
+# Moves
+
+
+def crossing() -> CrossMoves:
+    return CrossMoves(StepKind.MOVE_CROSS, "a barrier", (0,), version=9, nodes=(1, 2, 3, 4))
+
+
+def found(number: int) -> CommitMoves:
+    write = Write({b"transitions/x": number}, {b"topology/x": b"1"}, events=(Told(f"{number} tablets"),))
+    return CommitMoves(StepKind.MOVE_CROSS, "they go on", (0,), write=write, entered=("use_new",))
+
+
+def test_what_follows_a_barrier_of_moves_is_decided_after_it() -> None:
+    async def story(hands: Hands) -> None:
+        hands.crossed = [found(3)]
+        places: list[str] = []
+        for place in ("before", "after"):
+            failpoints.arm(f"moves.use_new.{place}", lambda name, who: places.append(f"{name} {who}"))
+        try:
+            await hands.carry_out(crossing())
+        finally:
+            failpoints.disarm()
+        assert [raft_id for raft_id, _, _ in hands.asked] == [1, 2, 3, 4]
+        ((write, told),) = hands.writes.written
+        assert write.expect == {b"transitions/x": 3} and told == ["3 tablets"] and hands.noted == [write]
+        assert places == ["moves.use_new.before i1", "moves.use_new.after i1"]
+
+    play(story)
+
+
+def test_a_write_that_was_overtaken_is_decided_again_without_another_barrier() -> None:
+    async def story(hands: Hands) -> None:
+        hands.crossed = [found(3), found(2), None]
+        hands.writes.error = Outdated("somebody was faster")
+        with pytest.raises(Outdated):
+            await hands.carry_out(crossing())
+        assert len(hands.asked) == 4 and not hands.crossed and not hands.noted
+
+    play(story)
+
+
+def test_a_barrier_that_nobody_waits_for_any_more_writes_nothing() -> None:
+    async def story(hands: Hands) -> None:
+        hands.crossed = [None]
+        with pytest.raises(Outdated):
+            await hands.carry_out(crossing())
+        assert not hands.writes.written
+
+    play(story)

@@ -103,8 +103,9 @@ def test_a_step_that_fails_rests_and_is_tried_again_later_each_time() -> None:
         office = Office(carry_out)
         office.wanted = [step(StepKind.SYNC, 2)]
         office.executor.begin(TERM)
-        await asyncio.wait_for(done.wait(), 10)
-        assert 0.09 < tries[1] - tries[0] < tries[2] - tries[1]
+        await asyncio.wait_for(done.wait(), 60)
+        # 100 ms, and then twice as long; either lasts longer where the loop had no turn.
+        assert tries[1] - tries[0] > 0.09 and tries[2] - tries[1] > 0.18
         # The same reason is told once.
         assert len(office.reports) == 1 and "not today" in office.reports[0]
         office.executor.end()
@@ -222,11 +223,12 @@ def test_planning_leaves_most_of_the_time_to_others_however_often_it_is_woken() 
         office.executor._plan = plan
         office.executor.begin(TERM)
         loop = asyncio.get_running_loop()
-        until = loop.time() + 0.3
-        while loop.time() < until:
+        began = loop.time()
+        while loop.time() < began + 0.3 or looks < 2:
             office.executor.wake()
             await asyncio.sleep(0.001)
-        assert 2 <= looks <= 6, "each turn takes 10 ms, and is followed by a pause of 50 ms"
+        most = 1 + (loop.time() - began) / 0.05
+        assert looks <= most, "each turn takes 10 ms, and is followed by a pause of 50 ms"
         office.executor.end()
 
     asyncio.run(story())

@@ -120,3 +120,20 @@ def test_one_misspelt_part_arms_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BadFailpoints):
         arm_from(monkeypatch, "boot.logged=error,boot.lodged=kill")
     failpoints.hit("boot.logged")
+
+
+def test_a_gate_is_passed_unless_it_is_shut_and_says_who_came(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    action = failpoints.parse(f"stream.task.half=gate:{gate}")["stream.task.half"]
+    action("stream.task.half", "ks.t/3")
+    assert not gate.with_name("gate.here").exists()
+    gate.touch()
+    waiting = threading.Thread(target=action, args=("stream.task.half", "ks.t/3"))
+    waiting.start()
+    here = gate.with_name("gate.here")
+    while not here.exists():
+        waiting.join(0.01)
+    assert here.read_text().split() == ["stream.task.half", "ks.t/3", str(os.getpid())] and waiting.is_alive()
+    gate.unlink()
+    waiting.join(10)
+    assert not waiting.is_alive()

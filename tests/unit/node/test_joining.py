@@ -14,8 +14,8 @@ from trimtab.net.client import Channel
 from trimtab.net.errors import RpcError
 from trimtab.net.hello import Hello
 from trimtab.net.server import Request
+from trimtab.node import failpoints, supervision
 from trimtab.node import identity as identities
-from trimtab.node import supervision
 from trimtab.node.discovering import Memory, remember, remembered
 from trimtab.node.errors import JoinRejected
 from trimtab.node.identity import FORMAT, Identity, Phase
@@ -97,6 +97,25 @@ def test_a_decision_that_was_never_pushed_is_found_by_asking_again(world: World)
     door.decides(ACCEPTED)
     world.run(3.5)
     assert isinstance(machine.outcome, Identity) and machine.outcome.raft_id == 7
+
+
+@pytest.mark.parametrize("found", ["pushed", "asked for"])
+def test_a_joiner_that_dies_once_both_sides_know_dies_however_it_learned_of_it(world: World, found: str) -> None:
+    """A leader that dies before its answer leaves the joiner to ask again; tests that kill it there waited in vain."""
+    came: list[str] = []
+    failpoints.arm("join.acknowledged", lambda _name, who: came.append(who))
+    try:
+        door, machine = Door(world), joiner(world)
+        world.run(1)
+        if found == "pushed":
+            assert door.push(ACCEPTED) == ""
+        else:
+            door.decides(ACCEPTED)
+        world.run(world.now + 3)
+    finally:
+        failpoints.disarm("join.acknowledged")
+    assert came == ["i3"]
+    assert machine.stored is not None and machine.stored.phase is Phase.MEMBER
 
 
 @pytest.mark.parametrize("other", [{"uuid": "u9"}, {"nonce": "n9"}])

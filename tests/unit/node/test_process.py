@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +25,8 @@ from trimtab.storage.rocks import RocksDisk
 
 
 @pytest.fixture
-def settings() -> Settings:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+def settings(free_ports: Callable[[int], list[int]]) -> Settings:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     return Settings("i1", address, (address,))
 
 

@@ -1,9 +1,11 @@
-"""Whom a leader with a full disk hands over to."""
+"""Whose disk is full, and whom a leader with a full one hands over to."""
 
 from types import SimpleNamespace
 from typing import Any
 
-from trimtab.node.reports import successor
+from trimtab.metastore import requests
+from trimtab.metastore.errors import FutureRevision
+from trimtab.node.reports import Reports, successor
 
 
 def leader(*, match: dict[int, int], voters: set[int], transferee: int = 0, silent: tuple[int, ...] = ()) -> Any:
@@ -26,3 +28,27 @@ def test_only_a_leader_that_is_not_handing_over_already_asks() -> None:
     follower = leader(match={1: 10, 2: 10}, voters={1, 2})
     follower.lead = 2
     assert successor(follower, set()) is None
+
+
+def test_everybody_knows_whose_disk_is_full_until_it_says_otherwise() -> None:
+    def checksum_at(revision: int) -> bytes:
+        raise FutureRevision(revision, 0)
+
+    space = SimpleNamespace(full="")
+    metastore = SimpleNamespace(checksum_at=checksum_at)
+    instance: Any = SimpleNamespace(
+        raft_id=1, host=SimpleNamespace(full=lambda: space.full), machine=SimpleNamespace(metastore=metastore)
+    )
+    reports = Reports(instance)
+
+    def say(peer: int, full: bool) -> None:
+        body = requests.encode(requests.MemberReport(5, b"", full))
+        told: Any = SimpleNamespace(peer=SimpleNamespace(raft_id=peer), body=body)
+        reports.receive(told)
+
+    assert reports.full() == frozenset()
+    say(2, True)
+    space.full = "disk full"
+    assert reports.full() == {1, 2}
+    say(2, False)
+    assert reports.full() == {1}

@@ -65,6 +65,7 @@ class Member:
             door,
             calls,
             held=lambda: self.replicas,
+            free_bytes=lambda: 1_000 * raft_id,
             defect=lambda error: pytest.fail(str(error)),
         )
 
@@ -110,6 +111,8 @@ def test_what_changed_is_reported_and_everybody_knows_how_much_everybody_holds()
         await two.reports.report()
         assert await world.shown(1) == {(TABLE, 0): 11, (TABLE, 1): 20}
         assert one.reports.totals() == two.reports.totals() == {1: 30, 2: 11}
+        ledger = one.reports.ledger()
+        assert (ledger.free(1), ledger.free(2)) == (1_000, 2_000), "what their disks have left is told, too"
         world.sent.clear()
         await two.reports.report()
         assert world.sent == [], "nothing changed"

@@ -14,6 +14,7 @@ from trimtab.node.supervision import (
     Begin,
     Decision,
     DropDatabase,
+    Errand,
     Exit,
     Exited,
     Fatal,
@@ -26,15 +27,17 @@ from trimtab.node.supervision import (
     Rebootstrap,
     Said,
     Start,
+    StartDriver,
     Started,
     Supervision,
     Told,
+    WantDriver,
     Word,
     decode_word,
     encode_word,
 )
 
-KILL_AFTER_LIMIT = KillAfter(5.0)
+KILL_AFTER_LIMIT = KillAfter(20.0)
 
 
 def started(patience: Patience | None = None) -> Supervision:
@@ -273,3 +276,42 @@ def test_whatever_happens_it_always_runs_a_child_waits_for_one_or_has_ended(even
         if ended:
             return
         assert running
+
+
+# The driver of jobs
+
+
+def test_a_driver_is_started_when_it_is_wanted_and_only_once() -> None:
+    errand = Errand()
+    assert errand.node_said(Ready()) == []
+    assert errand.node_said(WantDriver()) == [StartDriver()]
+    assert errand.node_said(WantDriver()) == []
+    assert errand.exited(Exited(0, 1.0)) == []
+    assert errand.node_said(WantDriver()) == [StartDriver()]
+
+
+def test_a_driver_that_ends_badly_is_started_again_only_after_a_rest_that_grows() -> None:
+    errand = Errand(Patience(first_backoff_s=0.5, longest_backoff_s=10))
+    rests = []
+    for _ in range(7):
+        (start,) = errand.node_said(WantDriver())
+        rests.append(start.after_s)
+        errand.exited(Exited(1, 2.0))
+    assert rests == [0.0, 3.0, 6.0, 12.0, 24.0, 48.0, 60.0]
+    errand.node_said(WantDriver())
+    errand.exited(Exited(-9, 100.0))
+    assert errand.node_said(WantDriver()) == [StartDriver()]
+
+
+def test_no_driver_is_started_when_everything_ends() -> None:
+    errand = Errand()
+    errand.leave_off()
+    assert errand.node_said(WantDriver()) == []
+
+
+def test_that_a_driver_is_wanted_says_nothing_about_the_node() -> None:
+    assert decode_word(encode_word(WantDriver())) == WantDriver()
+    supervision = Supervision()
+    supervision.handle(Begin())
+    supervision.handle(Started())
+    assert supervision.handle(Said(WantDriver())) == []

@@ -10,10 +10,13 @@ and each order waits for it a while. If it can't go on it says why (`progress`),
    hints are not all there was: every replica is repaired against enough others to meet every write quorum. They serve
    that from RaftSynced on, so after a full restart nobody waits for somebody who waits for it. If there are not enough,
    it waits: it answers nothing rather than too little.
-4. Whoever had a mark is told that it is repaired; if more was missed meanwhile, it begins again at 2.
+4. Replicas that lack a load that is visible, because it was committed while this instance was away or its staged files
+   are lost, are repaired from others that have it.
+5. Whoever had a mark is told that it is repaired; if more was missed meanwhile, it begins again at 2.
 
 An instance that is Online may be marked too: by a coordinator that ended uncleanly, or was kept from reaching it for
-longer than hints last. It is told (`catchup.missed`), and does the same at its leisure.
+longer than hints last. It is told (`catchup.missed`), and does the same at its leisure; where it holds nothing, it only
+says so.
 
 One that ended uncleanly may itself lack what it had coordinated (`lost_own`): the others had synced and acknowledged a
 write when its own log had not, and nobody keeps a hint for it. A quorum has the write, so this does not keep it from
@@ -36,6 +39,7 @@ import msgspec
 
 from trimtab.net.errors import NetError
 from trimtab.node.answering import Refused
+from trimtab.node.background import defect_of
 from trimtab.node.errors import GroupError
 from trimtab.node.replicas.hints import Hints
 from trimtab.node.waits import WaitedTooLong, Waits
@@ -79,6 +83,10 @@ class Ground(Protocol):
 
     async def repair_all(self, why: str, *, gentle: bool) -> None:
         """Returns when every replica was repaired against enough others; it goes on trying as long as it takes."""
+        ...
+
+    async def fetch_loads(self, *, gentle: bool) -> None:
+        """Returns when no replica lacks a load that is visible; it goes on trying as long as it takes."""
         ...
 
     def repairing(self) -> str:
@@ -181,13 +189,13 @@ class CatchingUp:
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         self._background = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := defect_of(task)) is not None:
             self._defect(error)
 
     async def _run(self, *, gentle: bool) -> None:
         self._progress = "its replicas are being opened"
         await self._ground.opened()
-        while self._ground.holds_any():
+        while gentle or self._ground.holds_any():
             gone, known = self._ground.gone(), self._hints.known_gone
             unknown = {raft_id for raft_id, life in gone.items() if known.get(raft_id) != life}
             names = self._ground.others()
@@ -197,12 +205,16 @@ class CatchingUp:
             self.lost_own = self.lost_own and bool(names)
             if gentle and self.lost_own:
                 reasons = [*reasons, "this instance ended before it had written all that it had sent to others"]
-            if reasons:
+            if not self._ground.holds_any():
+                # Whatever it missed was of replicas that it has given up; but nobody needs to remember that.
+                self.lost_own = False
+            elif reasons:
                 why = "; ".join(reasons)
                 self._story(f"hints are not enough, so replicas are repaired: {why}")
                 await self._ground.repair_all(why, gentle=gentle)
                 self.lost_own = False
                 self._story("all replicas are repaired")
+            await self._ground.fetch_loads(gentle=gentle)
             if await self._clear(statuses):
                 self._hints.note_gone(gone)
                 return

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.replica import Replica
+from trimtab.storage.late_store import NotMade
 from trimtab.storage.mutation_log import LogBusy, MutationLog
 from trimtab.storage.port import Corrupt, DiskFull
 
 _AT_ONCE = 2
+_REST_S = 5.0  # for one that could not be brought into files
+_MAX_NOT_MADE = 12  # times in a row; it pins the log all the while
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Flushing:
         may_cut: Callable[[], bool],
         now: Callable[[], float],
         call_soon: Callable[[Callable[[], None]], object],
+        lost: Callable[[Replica, Corrupt], None],
         fatal: Callable[[BaseException], None],
+        complain: Callable[[str], None],
     ) -> None:
         self.bounds = bounds
         self.flushes = 0
@@ -55,7 +61,9 @@ class Flushing:
         self._may_cut = may_cut
         self._now = now
         self._call_soon = call_soon
+        self._lost = lost
         self._fatal = fatal
+        self._complain = complain
         self._looking = False
         self._cut_at = now()
         self._closed = False
@@ -95,7 +103,7 @@ class Flushing:
             if replica is None:
                 return
             self.flushes += 1
-            replica.flush(self._flushed)
+            replica.flush(partial(self._flushed, replica))
 
     def _next(self) -> Replica | None:
         """The replica that is to be flushed before others; None: none needs to be."""
@@ -104,6 +112,7 @@ class Flushing:
             each
             for each in self._replicas()
             if each.unflushed_since is not None and not (each.flushing or each.closed or each.stalled or each.held)
+            if each.rests_until <= self._now()
         ]
         self.unflushed_bytes = sum([each.unflushed_bytes for each in self._replicas()])
         if not able:
@@ -121,9 +130,13 @@ class Flushing:
             return min(able, key=lambda each: each.flushed_position)
         return None
 
-    def _flushed(self, error: BaseException | None) -> None:
+    def _flushed(self, replica: Replica, error: BaseException | None) -> None:
         if self._closed:
             return
+        if isinstance(error, NotMade):
+            self._not_made(replica, error)
+            return
+        replica.not_made = 0
         if error is not None and not isinstance(error, DiskFull | Corrupt | Refused):
             # A full disk and damage have been told to the shelf, and one that was closed meanwhile is gone; anything
             # else is a device that fails.
@@ -132,10 +145,21 @@ class Flushing:
         self._cut()
         self._look()
 
+    def _not_made(self, replica: Replica, error: NotMade) -> None:
+        replica.not_made += 1
+        if replica.not_made < _MAX_NOT_MADE:
+            replica.rests_until = self._now() + _REST_S
+            self._complain(f"{replica.title} could not be brought into files: {error}; it is tried again")
+        else:
+            # It only arrives: its move begins anew, and the log of all others can be cut.
+            self._lost(
+                replica, Corrupt(replica.name, f"no files could be made, tried {replica.not_made} times: {error}")
+            )
+
     def _cut(self) -> None:
         if not self._may_cut():
             return
-        pinned = [each.flushed_position for each in self._replicas() if each.unflushed]
+        pinned = [each.needed_from for each in self._replicas() if each.unflushed]
         position = min(pinned, default=self._log.applied_position)
         # Each cut leaves a mark in the log's store that readers step over; so there are few.
         now = self._now()

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from trimtab.node.answering import Refused
+from trimtab.node.background import telling
 from trimtab.node.replicas.replica import FIRST_KEY, LargePartition, Replica
 from trimtab.rows.errors import BadRow
 from trimtab.rows.folding import Folded, FoldRule, fold_range
-from trimtab.rows.keys import ROWS, partition_end, prefix_of
+from trimtab.rows.keys import STATIC, partition_end, prefix_of
 from trimtab.rows.layout import RowLayout
 from trimtab.storage.port import Corrupt, StorageError
 
@@ -35,6 +37,9 @@ RuleOf = Callable[[Replica, RowLayout], FoldRule]
 _LOOK_EVERY = 16
 _WATCH_FROM = 8  # partitions above this part of the limit are watched
 _MAX_WATCHED = 1_000
+# Of a row that is long: so many versions at a time, in view of so many deletions in its partition.
+_MOST_VERSIONS = 5_000
+_MOST_DELETIONS = 1_000
 
 
 @dataclass(frozen=True)
@@ -94,15 +99,11 @@ class Folding:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="folding")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(telling(self._defect))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect(error)
 
     async def _run(self) -> None:
         while True:
@@ -214,27 +215,34 @@ class Folding:
         began = self._loop.time()
         try:
             for row_key in list(replica.hot):
-                self._fold_one(replica, layout, rule, row_key)
+                more = self._fold_one(replica, layout, rule, row_key)
                 # Only now: folding reads it, and a row whose versions are young stays long.
                 replica.hot.pop(row_key, None)
+                if more:
+                    replica.note_hot(row_key)
                 if self._loop.time() - began >= self.pace.slice_s:
                     break
         except (BadRow, Corrupt, Refused, StorageError) as error:
             replica.hot.clear()
             self._complain(f"a row of {replica.name} could not be folded: {error}")
 
-    def _fold_one(self, replica: Replica, layout: RowLayout, rule: FoldRule, row_key: bytes) -> None:
-        versions = replica.get_row(row_key)
-        if not versions:
-            return
+    def _fold_one(self, replica: Replica, layout: RowLayout, rule: FoldRule, row_key: bytes) -> bool:
+        """Whether it has more versions than are folded at a time."""
         before: list[Pair] = []
         if layout.clustering:
-            prefix = prefix_of(layout, versions[0][0])
-            before = list(replica.scan(prefix, prefix + ROWS))
-            if row_key < prefix + ROWS:
-                return  # deletions, or the static row: a walk folds those
+            prefix = prefix_of(layout, row_key)
+            if row_key < prefix + STATIC:
+                return False  # deletions of a partition or of ranges: a walk folds those
+            # Those that are left out cover less, that is all.
+            before = list(islice(replica.scan(prefix, prefix + STATIC), _MOST_DELETIONS))
+        versions = replica.get_row(row_key, _MOST_VERSIONS)
+        more = len(versions) == _MOST_VERSIONS
+        if more:
+            # Older versions may have what the deletions among these cover.
+            rule = replace(rule, forget_before_ms=0)
         folded = [each for each in fold_range(layout, versions, rule, before=before, complete=False) if each]
         self._rewrite(replica, folded)
+        return more and bool(folded)
 
     def _rewrite(self, replica: Replica, batch: list[Folded]) -> None:
         if not batch:

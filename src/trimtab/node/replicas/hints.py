@@ -31,6 +31,7 @@ from typing import Protocol
 import msgspec
 
 from trimtab.net.errors import NetError, RpcError
+from trimtab.node.background import defect_of
 from trimtab.rows import protocol
 from trimtab.rows.protocol import Failed, ReplicaWrite, ReplicaWrites, WriteKind
 from trimtab.storage.mutation_log import Records
@@ -409,7 +410,7 @@ class Hints:
 
     def _ended(self, queue: _Queue, task: asyncio.Task[None]) -> None:
         queue.pushing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := defect_of(task)) is not None:
             self._defect(error)
 
     def _look_again(self) -> None:

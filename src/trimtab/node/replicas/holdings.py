@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trimtab.loads.unsettled import unsettled_since_ms, unsettled_stamps
 from trimtab.node.figures import Sample
 from trimtab.node.replicas.folding import Folding
+from trimtab.node.replicas.merging import Merging
 from trimtab.node.replicas.replica import Replica, ReplicaState
 from trimtab.node.replicas.row_cache import RowCache
 from trimtab.node.replicas.shelf import Place, Shelf
@@ -17,14 +19,16 @@ from trimtab.node.replicas.snapshots import ReplicaSnapshots
 from trimtab.rows.folding import FoldRule, rule_for
 from trimtab.rows.layout import Layouts, RowLayout
 from trimtab.storage.mutation_log import MutationLog
+from trimtab.tablets.transitions import ADJUSTABLE
 from trimtab.topology.grades import LADDER, Grade
-from trimtab.topology.records import CATALOG, TABLETS
+from trimtab.topology.records import CATALOG, EPOCHS, TABLETS, TRANSITIONS
 
 if TYPE_CHECKING:
     import asyncio
 
     from trimtab.node.instance import Instance
 
+_ABOUT_REPLICAS = (CATALOG, TABLETS, TRANSITIONS, EPOCHS)
 _KNOWS = LADDER[LADDER.index(Grade.RAFT_SYNCED) :]
 
 
@@ -44,6 +48,10 @@ class Holdings:
             instance.disk,
             self.log,
             self.wanted,
+            arriving=self.arriving,
+            kept=instance.watching.loads.generations,
+            epochs=instance.watching.loads.epoch_record,
+            name=instance.settings.instance_id,
             row_cache=RowCache(instance.settings.limits.row_cache_bytes),
             settled=self.settled,
             fatal=instance.fail,
@@ -52,10 +60,17 @@ class Holdings:
         )
         flushing = self.shelf.flushing
         self.folding = Folding(
-            self.shelf.held,
+            self.copied,
             self._layout_of,
             self._rule_of,
             busy=lambda: flushing.unflushed_bytes >= flushing.bounds.total_bytes,
+            complain=instance.complaints.add,
+            defect=instance.fail,
+        )
+        self.merging = Merging(
+            instance.disk,
+            self.shelf.held,
+            lambda: bool(instance.watching.loads.open_loads),
             complain=instance.complaints.add,
             defect=instance.fail,
         )
@@ -74,6 +89,7 @@ class Holdings:
         """Acknowledge nothing any more."""
         self.log.close()
         self.folding.stop()
+        self.merging.stop()
 
     def close(self) -> None:
         self.halt()
@@ -82,13 +98,28 @@ class Holdings:
 
     def wanted(self) -> dict[Place, int]:
         """The replicas that belong here, as far as this instance knows, and their generations."""
-        tables = self._instance.watching.tables
+        tables, loads = self._instance.watching.tables, self._instance.watching.loads
         return {
-            (table, tablet): tables.catalog.tables[table].generation
+            (table, tablet): loads.generation(table)
             for table, tablets in tables.held_by(self._instance.raft_id).items()
             if table in tables.catalog.tables
             for tablet in tablets
         }
+
+    def arriving(self) -> dict[Place, str | None]:
+        """Of tablets that move here: the session that a replica is made for; None: it was to come, and does not."""
+        tables, own = self._instance.watching.tables, self._instance.raft_id
+        left_over = {
+            (table, tablet): None
+            for table, under_way in tables.transitions.items()
+            for tablet, current in under_way.items()
+            if own in current.leftovers and current.stage in ADJUSTABLE
+        }
+        return {**left_over, **tables.arriving_at(own)}
+
+    def copied(self) -> list[Replica]:
+        """The replicas that are more than the beginning of one."""
+        return [replica for replica in self.shelf.held() if not replica.arriving]
 
     def settled(self) -> bool:
         """Whether this instance has been told, in this life, what there was when it came back, and understood it."""
@@ -103,7 +134,11 @@ class Holdings:
 
     def _changed(self, keys: frozenset[bytes]) -> None:
         # Not only changes of tables: a new grade may settle what is removed.
-        if not keys or any(key.startswith((CATALOG, TABLETS)) for key in keys) or self.shelf.unsettled:
+        if (
+            not keys
+            or any(key.startswith((CATALOG, TABLETS, TRANSITIONS, EPOCHS)) for key in keys)
+            or self.shelf.unsettled
+        ):
             self.shelf.look()
 
     # Folding
@@ -118,7 +153,13 @@ class Holdings:
         timing, now_ms = self._instance.settings.timing, self._instance.wall_ms()
         # A write that began earlier than a hint lives is taken by no replica, from whomever it comes.
         oldest_pending_ms = now_ms - timing.hint_life_ms - 2 * timing.max_skew_ms
-        return rule_for(layout.table.options, now_ms, replica.repaired_through_ms, oldest_pending_ms)
+        loads, apart = self._instance.watching.loads, frozenset[int]()
+        if loads.epochs or loads.sessions:
+            # Rows that are being loaded may be older than a deletion that came meanwhile.
+            if (begun_ms := unsettled_since_ms(loads, replica.table)) is not None:
+                oldest_pending_ms = min(oldest_pending_ms, begun_ms - 2 * timing.max_skew_ms)
+            apart = unsettled_stamps(loads, replica.table, now_ms)
+        return rule_for(layout.table.options, now_ms, replica.repaired_through_ms, oldest_pending_ms, apart)
 
     # Figures
 
@@ -145,6 +186,8 @@ class Holdings:
         yield Sample("folded_rows", "Rows that were folded.", folding.rows, counter=True)
         yield Sample("folded_versions", "Versions and deletions that folding removed.", folding.removed, counter=True)
         yield Sample("fold_walks", "Replicas that were folded from end to end.", folding.walks, counter=True)
+        waiting = self.merging.put_off
+        yield Sample("replicas_unmerged", "Replicas whose loaded files wait to be merged.", waiting)
         largest = folding.largest_partition_bytes
         yield Sample("largest_partition_bytes", "The largest partition here, if it is large at all.", largest)
         rows = shelf.row_cache

@@ -2,7 +2,11 @@
 
 How many are enough is a question of quorums (`tablets.quorums`): together with what the replica has itself, every write
 quorum must be met. Where that needs nobody (all of two replicas acknowledge a quorum), one is asked all the same, if it
-can be: a write at ONE may have passed this replica by.
+can be: a write at ONE may have passed this replica by. One that lacks loads (`Subject.needs`) is repaired only from
+those that have them.
+
+Who left the cluster for good is not waited for: a replica whose data is intact, and of whose others too few are left,
+goes on with what it and they have. What only the others had is lost, whether it waits or not.
 
 It goes on for as long as it takes. Who can't be asked now is asked again, less and less often, and what is lacking is
 told (`progress`).
@@ -14,7 +18,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from trimtab.node.answering import Refused
 from trimtab.node.replicas.repair import Repair, RepairFailed, Subject
+from trimtab.storage.port import StorageError
 from trimtab.tablets import quorums
 
 AT_ONCE = 4
@@ -37,6 +43,10 @@ class Peers(Protocol):
 
     def likely(self, raft_ids: Iterable[int]) -> list[int]:
         """The same, those first that are near and most likely to answer; those that can't be reached are left out."""
+        ...
+
+    def left(self, raft_ids: Iterable[int]) -> list[int]:
+        """Those of them that left the cluster: they never come back."""
         ...
 
     def name_of(self, raft_id: int) -> str: ...
@@ -75,7 +85,11 @@ class Mending:
         async def one_after_another() -> None:
             nonlocal unfinished
             for subject in waiting:
-                await self.mend(subject, intact=True, gentle=gentle)
+                try:
+                    await self.mend(subject, intact=True, gentle=gentle)
+                except Hopeless as error:
+                    # It answers nothing at that epoch; the others of this instance are needed.
+                    self._story(str(error))
                 unfinished -= 1
                 self._left -= 1
 
@@ -99,15 +113,25 @@ class Mending:
                 if subject.gone or self._own not in replicas:
                     return False
                 dc_of = self._peers.dc_of()
-                if quorums.hopeless(self._own, replicas, dc_of, intact=intact):
+                left = self._peers.left(replicas)
+                alone = len(replicas) - len(left) == 1 and subject.needs > 0
+                if alone or quorums.hopeless(self._own, replicas, dc_of, intact=intact):
+                    what = f"lacks loads up to epoch {subject.needs}" if alone else "has lost its data"
                     raise Hopeless(
-                        f"{subject.name} has lost its data, and its {len(replicas) - 1} other replicas are not sure to "
-                        "have all of it: restore the table from a copy, or write its rows again"
+                        f"{subject.name} {what}, and its {len(replicas) - 1 - len(left)} other replicas are not "
+                        "sure to have all of it: restore the table from a copy, or write its rows again"
                     )
                 failures = await self._meet(subject, replicas, met, intact, gentle)
-                lacks = quorums.missing(self._own, replicas, met, dc_of, intact=intact)
+                lacks = quorums.missing(self._own, replicas, met, dc_of, intact=intact, gone=left if intact else ())
+                if lacks is None and subject.needs and not met:
+                    lacks = f"lacks loads up to epoch {subject.needs}, and nobody could be asked for them"
                 if lacks is None:
-                    return not subject.gone
+                    try:
+                        await subject.mended()
+                    except (Refused, StorageError) as error:
+                        lacks = f"can't write down that it has the loads it lacked: {error}"
+                    else:
+                        return not subject.gone
                 reasons = "; ".join(f"{self._peers.name_of(peer)}: {why}" for peer, why in sorted(failures.items()))
                 text = f"{lacks} ({reasons})" if reasons else lacks
                 if text != told and retry_s >= 1.0:
@@ -119,6 +143,16 @@ class Mending:
         finally:
             self._lacking.pop(subject.name, None)
 
+    async def mend_now(self, subject: Subject) -> bool:
+        """Repair one replica, whose data is intact, against those who can be asked now, be it one of
+        those who answer or not. Whether they were enough.
+        """
+        met: set[int] = set()
+        replicas = self._peers.replicas(subject.table, subject.tablet)
+        await self._meet(subject, replicas, met, intact=True, gentle=False)
+        dc_of, left = self._peers.dc_of(), self._peers.left(replicas)
+        return quorums.missing(self._own, replicas, met, dc_of, intact=True, gone=left) is None
+
     async def _meet(
         self, subject: Subject, replicas: tuple[int, ...], met: set[int], intact: bool, gentle: bool
     ) -> dict[int, str]:
@@ -127,7 +161,8 @@ class Mending:
         others = [peer for peer in replicas if peer != self._own and peer not in met]
         for peer in self._peers.likely(others):
             dc_of = self._peers.dc_of()
-            wanted = quorums.peers_needed(self._own, replicas, dc_of, intact=intact)
+            left = self._peers.left(replicas) if intact else ()
+            wanted = quorums.peers_needed(self._own, replicas, dc_of, intact=intact, gone=left)
             dc = dc_of.get(peer, "")
             if sum(1 for each in met if dc_of.get(each, "") == dc) >= wanted.get(dc, 0) and (wanted or met):
                 continue

@@ -17,15 +17,18 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trimtab.loads.unsettled import unsettled_stamps
 from trimtab.node.answering import Asked, Method, Refused
 from trimtab.node.figures import Sample
 from trimtab.node.replicas.catching_up import FAILURES, CatchingUp
 from trimtab.node.replicas.held import HeldReplica
 from trimtab.node.replicas.hints import PREFIX, HintBounds, Hints
-from trimtab.node.replicas.mending import Mending
+from trimtab.node.replicas.mending import Hopeless, Mending
 from trimtab.node.replicas.own_misses import OwnMisses
+from trimtab.node.replicas.promises import has_others
 from trimtab.node.replicas.rebuilding import Lost, Rebuilding
 from trimtab.node.replicas.repair import Repair, RepairService, Subject
+from trimtab.node.replicas.repair_jobs import RepairJobs
 from trimtab.node.replicas.repair_rounds import Kept, RepairRounds
 from trimtab.node.replicas.replica import Replica, ReplicaState
 from trimtab.node.replicas.shelf import Shelf
@@ -49,6 +52,7 @@ _TELL_EVERY_S = 10.0
 _TELL_TIMEOUT_S = 2.0
 _MAX_WAIT_S = 10.0
 _CLOSE_S = 2.0
+_KNOWN_WAIT_S = 10.0
 
 
 class MissedWrites:
@@ -63,6 +67,7 @@ class MissedWrites:
         self._schemas = schemas
         self._view = instance.watching.view
         self._tables = instance.watching.tables
+        self._loads = instance.watching.loads
         self._loop = asyncio.get_running_loop()
         self._own = instance.raft_id
         self._telling: dict[int, asyncio.Task[None]] = {}
@@ -87,8 +92,14 @@ class MissedWrites:
             catalog=lambda: self._tables.catalog.version,
             wall_ms=instance.wall_ms,
             hint_life_ms=timing.hint_life_ms,
+            known=self._loads_known,
         )
-        self.service = RepairService(self._find, synced=self.settled, catalog=lambda: self._tables.catalog.version)
+        self.service = RepairService(
+            self._find,
+            synced=self.settled,
+            catalog=lambda: self._tables.catalog.version,
+            committed=lambda table: self._loads.epoch_record(table).committed,
+        )
         self.mending = Mending(self._own, self.repair, self, story=story)
         self.catching_up = CatchingUp(
             self,
@@ -100,7 +111,9 @@ class MissedWrites:
             defect=fatal,
         )
         self.rebuilding = Rebuilding(self.mending, lost=self._lost, ready=self.settled, story=story, defect=fatal)
-        self.own_misses = OwnMisses(self.mending, self._find_open, ready=self.settled, defect=fatal)
+        self.own_misses = OwnMisses(
+            self.mending, self._find_open, waits=self._waits_for_move, ready=self.settled, defect=fatal
+        )
         self.hints.own, self.hints.own_missed = self._own, self.own_misses.note
         self.rounds = RepairRounds(
             self._own,
@@ -111,6 +124,9 @@ class MissedWrites:
             max_skew_ms=timing.max_skew_ms,
             complain=instance.complaints.add,
             defect=fatal,
+        )
+        self.repair_jobs = RepairJobs(
+            self, self._find_counted, schemas.layout, hint_life_ms=timing.hint_life_ms, max_skew_ms=timing.max_skew_ms
         )
         shelf.on_rebuild = lambda _replica: self.rebuilding.wake()
         instance.samplers.append(self.figures)
@@ -167,7 +183,8 @@ class MissedWrites:
             **self.service.methods(),
             **self.rounds.methods(),
         }
-        return {name: self._for_members(method) for name, method in methods.items()}
+        members_only = {name: self._for_members(method) for name, method in methods.items()}
+        return members_only | self.repair_jobs.methods()
 
     def figures(self) -> Iterator[Sample]:
         hints, taken, rounds = self.hints, self.repair.taken, self.rounds
@@ -183,6 +200,8 @@ class MissedWrites:
         yield Sample("repaired_bytes", "Their bytes.", taken.bytes, counter=True)
         yield Sample("repair_rounds", "Rounds of repair of a tablet that were completed.", rounds.done, counter=True)
         yield Sample("repair_rounds_failed", "Rounds that were not.", rounds.failed, counter=True)
+        yield Sample("repair_job_pairs", "Pairs that jobs brought.", self.repair_jobs.pairs, counter=True)
+        yield Sample("repair_jobs", "Replicas whose repair a job completed.", self.repair_jobs.done, counter=True)
         yield Sample("replicas_rebuilt", "Replicas that were filled again.", self.rebuilding.rebuilt, counter=True)
 
     # What others ask
@@ -223,6 +242,7 @@ class MissedWrites:
     def _tell_marked(self) -> None:
         """Those that are marked and up are told so: while they don't know, they don't look for what they missed."""
         self._timer = self._loop.call_later(_TELL_EVERY_S, self._tell_marked)
+        self.look_at_loads()
         for raft_id in self.hints.marked():
             if raft_id not in self._telling and self._stands(raft_id, _CAUGHT_UP) and self._connected(raft_id):
                 self._telling[raft_id] = self._loop.create_task(self._tell(raft_id))
@@ -239,6 +259,9 @@ class MissedWrites:
 
     def wall_ms(self) -> int:
         return self._instance.wall_ms()
+
+    def judged_ms(self) -> int:
+        return self._control.clock_watch.judged_ms()
 
     def ask(self, raft_id: int, method: str, body: bytes, timeout_s: float) -> Awaitable[bytes]:
         return self._control.calls.ask(raft_id, method, body, timeout_s)
@@ -275,6 +298,10 @@ class MissedWrites:
         found = [raft_id for raft_id in raft_ids if self._connected(raft_id) and self._stands(raft_id, _SYNCED)]
         return sorted(found, key=lambda each: (not self._stands(each, _CAUGHT_UP), dc_of.get(each) != near, each))
 
+    def left(self, raft_ids: Iterable[int]) -> list[int]:
+        instances = self._view.instances
+        return [raft_id for raft_id in raft_ids if raft_id in instances and instances[raft_id].left]
+
     def name_of(self, raft_id: int) -> str:
         record = self._view.instances.get(raft_id)
         return record.instance_id if record is not None else f"member {raft_id}"
@@ -286,10 +313,18 @@ class MissedWrites:
         return self._view.version, self._tables.catalog.version
 
     def replicas(self, table: int, tablet: int) -> tuple[int, ...]:
+        """Those that answer reads: whatever was acknowledged is on a quorum of them, at every stage of a move."""
         try:
-            return self._tables.sets(table, tablet).writers
+            return self._tables.sets(table, tablet).reads
         except LookupError:
             return ()
+
+    def moving(self, table: int, tablet: int) -> bool:
+        return has_others(self._tables, table, tablet)
+
+    def _waits_for_move(self, table: int, tablet: int) -> bool:
+        """Whether the own replica is no one to be repaired now, but may be soon."""
+        return self._own not in self.replicas(table, tablet) and self._shelf.get(table, tablet) is not None
 
     def _connected(self, raft_id: int) -> bool:
         link = self._instance.host.links.get(raft_id)
@@ -329,10 +364,71 @@ class MissedWrites:
         await self._shelf.all_open(self._loop.time() + _FOREVER_S)
 
     async def repair_all(self, why: str, *, gentle: bool) -> None:
+        for replica in self._shelf.held():
+            if self._waits_for_move(replica.table, replica.tablet):
+                # Nobody reads it yet, or any more, and `mend` passes it by; but whoever holds a mark forgets it now.
+                # Where its copy is not ordered yet, the order finds that it was away. The order may have been obeyed:
+                #
+                #   4 and 5 arrive; 4 has adopted, and the leader knows; a write passes 4 by, and 4 is marked;
+                #   5 adopts; everybody reads the new set, and 4 lacks what nobody remembers
+                replica.was_away = True
+                self.own_misses.note(replica.table, replica.tablet)
         subjects: list[Subject] = [
             held for replica in self._shelf.held() if replica.readable and (held := self._held(replica)) is not None
         ]
         await self.mending.mend_all(subjects, gentle=gentle)
+
+    async def fetch_loads(self, *, gentle: bool) -> None:
+        tried: set[tuple[str, int]] = set()
+        while True:
+            lacking = [held for replica in self._shelf.held() if (held := self._lacking(replica)) is not None]
+            # Another load may have become visible meanwhile. What was tried in vain is not tried again and again.
+            subjects: list[Subject] = [held for held in lacking if (held.name, held.needs) not in tried]
+            if not subjects:
+                return
+            tried.update((subject.name, subject.needs) for subject in subjects)
+            self._instance.story(f"{len(subjects)} replicas lack loads and take them from others")
+            await self.mending.mend_all(subjects, gentle=gentle)
+
+    def look_at_loads(self) -> None:
+        """An epoch may have become visible: replicas that lack something of it fetch it."""
+        for replica in self._shelf.held():
+            if replica.arriving:
+                continue  # what it lacks comes with its copy
+            visible = self._loads.visible(replica.table)
+            if replica.adopted < visible and replica.generation == self._loads.generation(replica.table):
+                if replica.adopted >= self._loads.needed(replica.table, visible):
+                    # A rollback brings no rows.
+                    replica.set_adopted(visible, lambda _error: None)
+                elif replica.readable:
+                    self.catching_up.missed()
+
+    async def mend_load(self, replica: Replica, epoch: int) -> None:
+        """Take a load that is being taken over from others that have it; Refused where nobody has."""
+        held = self._held(replica, needs=epoch)
+        try:
+            # Who has taken the load over has all of it.
+            if held is None or not await self.mending.mend(held, intact=True, gentle=False):
+                raise Refused("not_ready", f"the replica of {replica.title} was closed meanwhile, or moves")
+        except Hopeless as error:
+            raise Refused("lost", str(error)) from error
+
+    async def mend_arrived(self, replica: Replica) -> bool:
+        """Its copy is of a time before this instance was away, and nobody need have kept hints for it: it takes what
+        others have of that. Whether enough of them could be asked.
+
+        Where they could not, no move waits for them: they may be down for long, and a quorum of the new set has what
+        was acknowledged. It is noted, and made up for as soon as it is read.
+        """
+        held = self._held(replica)
+        if held is None or await self.mending.mend_now(held):
+            return True
+        self.own_misses.note(replica.table, replica.tablet)
+        return False
+
+    async def _loads_known(self, table: int, epoch: int) -> None:
+        deadline, what = self._loop.time() + _KNOWN_WAIT_S, f"epoch {epoch} of table {table} to be known here"
+        await self._control.waits.until(lambda: self._loads.epoch_record(table).committed >= epoch, deadline, what)
 
     def repairing(self) -> str:
         return self.mending.progress()
@@ -342,13 +438,15 @@ class MissedWrites:
         return [each for each in held if each is not None]
 
     def find(self, table: int, tablet: int) -> Kept:
-        found = self._find(table, tablet)
+        found = self._find(table, tablet, 0)
         if not found.answers:
             raise Refused("rebuilding", f"{found.name} is being rebuilt here")
+        if self.moving(table, tablet):
+            raise Refused("moving", f"{found.name} is on the move; a round of repair would promise too much")
         return found
 
-    def _find(self, table: int, tablet: int) -> HeldReplica:
-        replica = self._shelf.get(table, tablet)
+    def _find(self, table: int, tablet: int, generation: int) -> HeldReplica:
+        replica = self._shelf.find(table, tablet, generation or self._loads.generation(table))
         held = self._held(replica) if replica is not None else None
         if held is None:
             raise Refused("not_ready", f"there is no open replica of tablet {tablet} of table {table} here")
@@ -358,13 +456,34 @@ class MissedWrites:
         replica = self._shelf.get(table, tablet)
         return self._held(replica) if replica is not None and replica.readable else None
 
+    def _find_counted(self, table: int, tablet: int) -> tuple[Replica, int] | None:
+        replica, found = self._shelf.get(table, tablet), self._tables.catalog.tables.get(table)
+        return (replica, found.tablets) if replica is not None and found is not None else None
+
     def _lost(self) -> list[Lost]:
         held = (self._held(replica) for replica in self._shelf.held() if replica.state is ReplicaState.REBUILDING)
         return [each for each in held if each is not None]
 
-    def _held(self, replica: Replica) -> HeldReplica | None:
+    def _lacking(self, replica: Replica) -> HeldReplica | None:
+        """A replica that lacks a load that is visible; None: it lacks none, or is being rebuilt."""
+        held = self._held(replica) if replica.readable else None
+        return held if held is not None and held.needs else None
+
+    def _held(self, replica: Replica, needs: int = 0) -> HeldReplica | None:
         """None: its table is gone."""
         table = self._tables.catalog.tables.get(replica.table)
         if table is None or not self._tables.map(replica.table).count:
             return None
-        return HeldReplica(replica, self._schemas.layout, table.tablets, table.full_name)
+        visible = self._loads.visible(replica.table)
+        if replica.generation == self._loads.generation(replica.table):
+            needed = self._loads.needed(replica.table, visible)
+            needs = needs or (needed if replica.adopted < needed else 0)
+        return HeldReplica(
+            replica,
+            self._schemas.layout,
+            table.tablets,
+            table.full_name,
+            needs=needs,
+            reaches=visible,
+            apart=lambda table: unsettled_stamps(self._loads, table, self.wall_ms()),
+        )

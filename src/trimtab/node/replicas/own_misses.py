@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from trimtab.node.background import defect_of
 from trimtab.node.replicas.mending import Hopeless, Mending
 from trimtab.node.replicas.repair import Subject
 
@@ -22,18 +23,23 @@ _MAX_TABLETS = 100_000
 
 
 class OwnMisses:
-    """Of one instance. `find` gives its replica of a tablet, None where it has none that answers."""
+    """Of one instance. `find` gives its replica of a tablet, None where it has none that answers.
+
+    `waits`: the tablet is on the move, and its replica here can't be repaired before that has come further.
+    """
 
     def __init__(
         self,
         mending: Mending,
         find: Callable[[int, int], Subject | None],
         *,
+        waits: Callable[[int, int], bool] = lambda _table, _tablet: False,
         ready: Callable[[], bool],
         defect: Callable[[BaseException], None],
     ) -> None:
         self._mending = mending
         self._find = find
+        self._waits = waits
         self._ready = ready
         self._defect = defect
         self._loop = asyncio.get_running_loop()
@@ -63,7 +69,7 @@ class OwnMisses:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := defect_of(task)) is not None:
             self._defect(error)
 
     async def _run(self) -> None:
@@ -79,6 +85,8 @@ class OwnMisses:
 
     async def _mend(self, table: int, tablet: int) -> bool:
         """False: not yet."""
+        if self._waits(table, tablet):
+            return False
         subject = self._find(table, tablet)
         if subject is None:
             return True  # it is gone, or being rebuilt, which brings everything

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trimtab.node.answering import Refused
+from trimtab.node.background import telling
 from trimtab.node.replicas.mending import Hopeless, Mending
 from trimtab.node.replicas.repair import Subject
 from trimtab.storage.port import StorageError
@@ -57,7 +58,7 @@ class Rebuilding:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="rebuilding")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(telling(self._defect))
 
     def stop(self) -> None:
         if self._task is not None:
@@ -70,10 +71,6 @@ class Rebuilding:
     def damaged(self) -> dict[str, str]:
         """Replicas that can't be rebuilt, and why."""
         return {name: why for name, (why, _) in self._hopeless.items()}
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect(error)
 
     async def _run(self) -> None:
         while True:

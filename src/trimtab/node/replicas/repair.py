@@ -59,6 +59,19 @@ class Subject(Protocol):
     def tablet(self) -> int: ...
 
     @property
+    def generation(self) -> int: ...
+
+    @property
+    def adopted(self) -> int:
+        """The epoch up to which it has taken over loads."""
+        ...
+
+    @property
+    def needs(self) -> int:
+        """It lacks loads up to this epoch, so only who has these can repair it; 0: it lacks none."""
+        ...
+
+    @property
     def name(self) -> str: ...
 
     @property
@@ -88,6 +101,10 @@ class Subject(Protocol):
         """Returns when they are synced and applied."""
         ...
 
+    async def mended(self) -> None:
+        """It has been repaired against enough others: returns when it is durable that it has the loads it lacked."""
+        ...
+
 
 @dataclass
 class Taken:
@@ -101,7 +118,10 @@ class Taken:
 
 
 class Repair:
-    """Repairs replicas of this instance from those of others, one peer at a time."""
+    """Repairs replicas of this instance from those of others, one peer at a time.
+
+    `known` returns when this instance knows of the loads of a table up to an epoch.
+    """
 
     def __init__(
         self,
@@ -110,8 +130,10 @@ class Repair:
         catalog: Callable[[], int],
         wall_ms: Callable[[], int],
         hint_life_ms: int,
+        known: Callable[[int, int], Awaitable[None]] | None = None,
     ) -> None:
         self._ask = ask
+        self._known = known
         self._catalog = catalog
         self._wall_ms = wall_ms
         self._hint_life_ms = hint_life_ms
@@ -148,24 +170,38 @@ class Repair:
     async def _digests(
         self, subject: Subject, peer: int, cuts: list[bytes], forget_ms: int, gentle: bool
     ) -> DigestsReply:
-        request = DigestsRequest(subject.table, subject.tablet, self._catalog(), cuts, forget_ms, gentle)
+        request = DigestsRequest(
+            subject.table, subject.tablet, self._catalog(), cuts, forget_ms, gentle, subject.generation
+        )
         answer = await self._ask(peer, protocol.DIGESTS, protocol.encode(request), _TIMEOUT_S)
         reply: DigestsReply = protocol.decode_digests_reply(answer)
         if not 0 < len(reply.digests) < len(cuts) or len(reply.pairs) != len(reply.digests):
             raise RepairFailed(f"{len(reply.digests)} digests came for {len(cuts) - 1} ranges")
+        if reply.adopted < subject.needs:
+            raise RepairFailed(f"it has loads up to epoch {reply.adopted} only, and {subject.needs} is needed")
         return reply
 
     async def _take(self, subject: Subject, peer: int, low: bytes, high: bytes, forget_ms: int, gentle: bool) -> None:
         while True:
             asked_ms = self._wall_ms()
             request = PageRequest(
-                subject.table, subject.tablet, self._catalog(), low, high, forget_ms, PAGE_BYTES, gentle
+                subject.table,
+                subject.tablet,
+                self._catalog(),
+                low,
+                high,
+                forget_ms,
+                PAGE_BYTES,
+                gentle,
+                subject.generation,
             )
             answer = await self._ask(peer, protocol.PAGE, protocol.encode(request), _TIMEOUT_S)
             page: PageReply = protocol.decode_page_reply(answer)
             if not 0 <= self._wall_ms() - asked_ms < self._hint_life_ms:
                 raise RepairFailed("a page took longer than a hint lives; what is in it may have been deleted since")
             self.taken.pages += 1
+            if page.committed and self._known is not None:
+                await self._known(subject.table, page.committed)
             if page.pairs:
                 pairs = await subject.walk(forget_ms, gentle=gentle).lacking(page.pairs)
                 if pairs:
@@ -182,21 +218,23 @@ class Repair:
 class RepairService:
     """Answers repair.digests and repair.page for one instance.
 
-    `find` gives a replica that is open here, or raises Refused; `synced` says whether this instance is RaftSynced in
-    the life it lives.
+    `find` gives a replica that is open here, of a generation (0: the one served), or raises Refused; `synced` says
+    whether this instance is RaftSynced in the life it lives; `committed`: the newest epoch of a table that it knows of.
     """
 
     def __init__(
         self,
-        find: Callable[[int, int], Subject],
+        find: Callable[[int, int, int], Subject],
         *,
         synced: Callable[[], bool],
         catalog: Callable[[], int],
+        committed: Callable[[int], int] = lambda _table: 0,
         at_once: int = 2,
     ) -> None:
         self._find = find
         self._synced = synced
         self._catalog = catalog
+        self._committed = committed
         # Walking over rows is work for the one loop there is.
         self._turns = asyncio.Semaphore(at_once)
 
@@ -207,28 +245,30 @@ class RepairService:
         request: DigestsRequest = protocol.decode_digests(asked.body)
         if len(request.cuts) < 2 or any(a >= b for a, b in zip(request.cuts, request.cuts[1:-1], strict=False)):
             raise Refused("invalid", "ranges to compare must ascend, and there must be one")
-        subject = self._subject(request.table, request.tablet, request.catalog)
+        subject = self._subject(request.table, request.tablet, request.catalog, request.generation)
+        # From before it is read: what is taken over meanwhile may be in it or not.
+        adopted = subject.adopted
         async with self._turns:
             walk = subject.walk(request.forget_ms, gentle=request.gentle)
             digests, pairs = await walk.first_digests(request.cuts, MAX_PAIRS_PER_REQUEST)
-        return protocol.encode(DigestsReply(digests, pairs))
+        return protocol.encode(DigestsReply(digests, pairs, adopted))
 
     async def page(self, asked: Asked) -> bytes:
         request: PageRequest = protocol.decode_page(asked.body)
-        subject = self._subject(request.table, request.tablet, request.catalog)
+        subject = self._subject(request.table, request.tablet, request.catalog, request.generation)
         async with self._turns:
             limit_bytes = min(request.limit_bytes, MAX_PAGE_BYTES)
             walk = subject.walk(request.forget_ms, gentle=request.gentle)
             pairs, following = await walk.page(request.low, request.high, limit_bytes)
-        return protocol.encode(PageReply(pairs, following))
+        return protocol.encode(PageReply(pairs, following, self._committed(request.table)))
 
-    def _subject(self, table: int, tablet: int, catalog: int) -> Subject:
+    def _subject(self, table: int, tablet: int, catalog: int, generation: int) -> Subject:
         if not self._synced():
             raise Refused("not_ready", "this instance does not know the cluster's state yet; ask again")
         if catalog != self._catalog():
             text = f"the schema is at version {self._catalog()} here and at {catalog} there; ask again when they agree"
             raise Refused("version_mismatch", text)
-        subject = self._find(table, tablet)
+        subject = self._find(table, tablet, generation)
         if not subject.answers:
             raise Refused("rebuilding", f"{subject.name} is being rebuilt here and can't repair others")
         return subject

@@ -4,8 +4,11 @@ The first replica of a tablet that is Online asks every replica to repair itself
 stores how far that reaches: everything that began before the start of the round, less the time that late writes are
 still taken (`tablets.missed.repaired_through`, which also argues why nothing deleted comes back). A replica stores that
 only while it holds a lease and has caught up; a round in which one can't be asked promises nothing, and is tried again.
+There are no rounds of a tablet while a copy of it is under way: what that will hold nobody has compared.
 
-Rounds are gentle: one tablet at a time for each instance, in steps that leave the loop to those who serve.
+Rounds are gentle: one tablet at a time for each instance, in steps that leave the loop to those who serve. They are
+there for where no job does it: a scheduled repair (`trimtab.pipeline.repairing`) compares copies, which costs the nodes
+next to nothing, and moves the same time (`repair_jobs`), so that a round is due only when no job has come for long.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.background import telling
 from trimtab.node.replicas.catching_up import FAILURES
 from trimtab.node.replicas.repair import Repair, RepairFailed, Subject
 from trimtab.rows import repair_protocol as protocol
@@ -51,6 +55,10 @@ class Round(Protocol):
         ...
 
     def replicas(self, table: int, tablet: int) -> tuple[int, ...]: ...
+
+    def moving(self, table: int, tablet: int) -> bool:
+        """Whether there are, or will be, replicas of it that a round would not compare."""
+        ...
 
     def online(self, raft_id: int) -> bool: ...
 
@@ -98,17 +106,13 @@ class RepairRounds:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="repair rounds")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(telling(self._defect))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
         for task in self._parts.values():
             task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect(error)
 
     # As the one who coordinates
 
@@ -135,6 +139,8 @@ class RepairRounds:
             return False
         reached_ms = repaired_through(now_ms, self._hint_life_ms, self._max_skew_ms)
         if replica.repaired_through_ms and reached_ms - replica.repaired_through_ms < self._every_ms:
+            return False
+        if self._around.moving(replica.table, replica.tablet):
             return False
         replicas = self._around.replicas(replica.table, replica.tablet)
         first = next((raft_id for raft_id in replicas if self._around.online(raft_id)), None)

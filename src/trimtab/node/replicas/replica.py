@@ -6,17 +6,18 @@
 - Every applied batch holds the position it reaches, so what is found after a crash (a prefix of the batches) says by
   itself where replay has to begin. The position belongs to this *incarnation*: the record in the store says which log
   and which number; a position of another log means nothing here.
-- OPEN: reads and writes. REBUILDING: writes only; rows are missing until it was repaired from enough others. The state
-  is in the store, so a crash does not forget that rows are missing.
+- OPEN: reads and writes. REBUILDING: writes only; rows are missing until it was repaired from enough others. ARRIVING:
+  writes only; it is made for one session of a move, and rows are missing until the copy of that session was taken over.
+  The state is in the store, so a crash does not forget that rows are missing.
 - Damage that is met while reading is told to the shelf, which takes the replica away (see `quarantine`).
 - A store that ran out of space takes nothing until it is opened again and what it lost is replayed from the log.
 
-Keys b"\\x00" (position) and b"\\x00\\x00" (record) sort below the keys of rows, which begin with 8 bytes of a token.
+- Its *marker* says up to which epoch it has taken over the loads of its table. It comes with the files of a load, in
+  the same step, or through the log like any write: a replica never claims a load that it does not have.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,15 +28,22 @@ from typing import Protocol
 import msgspec
 
 from trimtab.node.answering import Refused
+from trimtab.node.replicas.replica_meta import (
+    FIRST_KEY,
+    META_KEY,
+    POSITION_KEY,
+    ReplicaMeta,
+    ReplicaState,
+    adopted_pair,
+    encode_meta,
+    read_adopted,
+)
 from trimtab.node.replicas.row_cache import CachedRows
 from trimtab.storage.mutation_log import Mutation, MutationLog, Pairs
-from trimtab.storage.port import Corrupt, DiskFull, StorageError, Store, SyncDone
+from trimtab.storage.port import Corrupt, DiskFull, Store, SyncDone
 
-FORMAT = 1
-POSITION_KEY = b"\x00"
-META_KEY = b"\x00\x00"
-# Everything below is the replica's own. No token is that small: the smallest stands for the greatest.
-FIRST_KEY = bytes(8)
+__all__ = ["FIRST_KEY", "Replica", "ReplicaMeta", "ReplicaState"]
+
 # Token, at least one byte of key, section, tail.
 _TAIL_BYTES = 17
 _MIN_KEY_BYTES = 8 + 1 + 1 + _TAIL_BYTES
@@ -50,29 +58,6 @@ _MAX_VERSIONS = 1 << 20
 _MAX_HOT = 1024
 
 _u64 = struct.Struct(">Q")
-
-
-class ReplicaState(enum.Enum):
-    OPEN = "open"
-    REBUILDING = "rebuilding"
-
-
-class ReplicaMeta(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica's store says about itself."""
-
-    format: int
-    table: int
-    tablet: int
-    generation: int
-    incarnation: int
-    log_id: int
-    state: ReplicaState = ReplicaState.OPEN
-    repaired_through_ms: int = 0
-    forgot_us: int = 0  # reads as of a time up to this one are not exact: versions were folded that young
-
-
-encode_meta = msgspec.msgpack.Encoder().encode
-_decode_meta = msgspec.msgpack.Decoder(ReplicaMeta).decode
 
 
 @dataclass(slots=True)
@@ -106,39 +91,6 @@ class Surroundings(Protocol):
     def now(self) -> float: ...
 
 
-def read_meta(store: Store, name: str) -> ReplicaMeta | None:
-    """The record of a store; None when it has none. Corrupt when it can't be understood."""
-    value = store.get(META_KEY)
-    if value is None:
-        return None
-    try:
-        meta = _decode_meta(value)
-    except msgspec.DecodeError as error:
-        raise Corrupt(name, f"the replica's record can't be decoded: {error}") from error
-    if meta.format != FORMAT:
-        raise StorageError(
-            f"{name} has format {meta.format}; this program knows format {FORMAT}. "
-            "Start it with the program that wrote it, or upgrade in steps of one minor version"
-        )
-    return meta
-
-
-def read_position(store: Store, name: str) -> int:
-    value = store.get(POSITION_KEY)
-    if value is None:
-        return 0
-    if len(value) != 8:
-        raise Corrupt(name, f"the replica's position has {len(value)} bytes instead of 8")
-    return int(_u64.unpack(value)[0])
-
-
-def write_meta(store: Store, meta: ReplicaMeta, position: int) -> None:
-    batch = store.batch()
-    batch.put(META_KEY, encode_meta(meta))
-    batch.put(POSITION_KEY, _u64.pack(position))
-    store.write(batch)
-
-
 class Replica:
     """See the module's text. Made by the shelf, from an open store."""
 
@@ -162,13 +114,20 @@ class Replica:
         self.tablet = meta.tablet
         self.generation = meta.generation
         self.incarnation = meta.incarnation
+        self.adopted = read_adopted(store, name)
         self.position = position
         self.flushed_position = position
         self.unflushed_bytes = 0
         self.unflushed_since: float | None = None
         self.flushing = False
         self.closed = False
+        self.swapping = False  # its store is being exchanged
+        self.was_away = False  # while its tablet moves here: it may lack what was written since it was made
+        self.rests_until = 0.0  # it is not flushed of its own accord before
+        self.not_made = 0  # how often it could not get files
+        self.pinned: int | None = None  # what the log holds beyond this is needed, in files or not
         self.stalled: BaseException | None = None
+        self.ingested = 0  # how often it took over files
         self.applied_writes = 0
         self.written_bytes = 0
         # Large partitions by the token their keys begin with (see `folding`); and rows that were found to be long.
@@ -193,6 +152,11 @@ class Replica:
         return self.meta.state is ReplicaState.OPEN and not self.closed
 
     @property
+    def arriving(self) -> bool:
+        """Whether the copy that it is made for has not been taken over yet."""
+        return self.meta.state is ReplicaState.ARRIVING
+
+    @property
     def repaired_through_ms(self) -> int:
         return self.meta.repaired_through_ms
 
@@ -204,12 +168,12 @@ class Replica:
     @property
     def held_bytes(self) -> int:
         """What it takes on disk and in memory."""
-        return 0 if self.closed else self.store.approximate_bytes()
+        return 0 if self.closed or self.swapping else self.store.approximate_bytes()
 
     @property
     def memory_bytes(self) -> int:
         """What of that is in memory."""
-        return 0 if self.closed else self.store.memory_bytes()
+        return 0 if self.closed or self.swapping else self.store.memory_bytes()
 
     @property
     def title(self) -> str:
@@ -246,13 +210,43 @@ class Replica:
                 mutations[-1].position,
                 sum([mutation.bytes for mutation in mutations]),
             )
+        if isinstance(error, DiskFull):
+            # It is in the log, and comes when there is space: nobody may take it for one that was not taken.
+            error = Refused("not_ready", f"{self.title} has it in its log, but can't show it yet: {error}")
         for mutation in mutations:
             self.applied_writes += len(mutation.dones)
             mutation.done(error)
 
     def replay(self, entries: Sequence[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         """Apply what the log holds of it at the positions `first` to `last`."""
-        return self._apply(entries, first, last, size_bytes)
+        error = self._apply(entries, first, last, size_bytes)
+        if error is None:
+            self._marked(read_adopted(self.store, self.name))
+        return error
+
+    def set_adopted(self, epoch: int, done: SyncDone) -> None:
+        """Say that it has all loads up to this epoch: `done(None)` when that is durable, never within this call."""
+        refusal = self._gone() if self.closed else self.stalled
+
+        def written(error: BaseException | None) -> None:
+            if error is None:
+                self._marked(max(self.adopted, epoch))
+            done(error)
+
+        if refusal is not None or epoch <= self.adopted:
+            self._call_soon(partial(done, refusal))
+        else:
+            self._log.append(self, [*adopted_pair(epoch)], written)
+
+    def _marked(self, epoch: int) -> None:
+        self.adopted = epoch
+        self._writes.pop(b"", None)  # the marker is no row that could be hot
+
+    def took_over(self, epoch: int, meta: ReplicaMeta | None = None) -> None:
+        """Its store has ingested files, the marker among them, and its record where that is given."""
+        self.ingested += 1
+        self.adopted = max(self.adopted, epoch)
+        self.meta = meta or self.meta
 
     def rewrite(self, deletes: Iterable[bytes], puts: Pairs, forgot_us: int = 0) -> bool:
         """Replace versions by what they fold to, in one batch. False: not now."""
@@ -280,9 +274,13 @@ class Replica:
         self._grew(size + 32 * count, self._log.applied_position)
         return True
 
-    def change_meta(self, *, state: ReplicaState | None = None, repaired_through_ms: int | None = None) -> bool:
+    def change_meta(
+        self, *, state: ReplicaState | None = None, repaired_through_ms: int | None = None, forgot_us: int = 0
+    ) -> bool:
         """Write down what became true of it. A crash may forget it, which costs a repair and nothing else."""
         changed = self.meta
+        if forgot_us > changed.forgot_us:
+            changed = msgspec.structs.replace(changed, forgot_us=forgot_us)
         if state is not None:
             changed = msgspec.structs.replace(changed, state=state)
         if repaired_through_ms is not None and repaired_through_ms > changed.repaired_through_ms:
@@ -383,13 +381,17 @@ class Replica:
         try:
             self.store.write(batch)  # type: ignore[arg-type]
         except DiskFull as error:
-            self.stalled = error
-            self._around.full(self)
+            self.ran_full(error)
             return error
         except Corrupt as error:
             self._around.damaged(self, error)
             return error
         return None
+
+    def ran_full(self, error: DiskFull) -> None:
+        """Its store ran out of space: it takes nothing until it was opened again."""
+        self.stalled = error
+        self._around.full(self)
 
     def _grew(self, size_bytes: int, before: int) -> None:
         self.unflushed_bytes += size_bytes
@@ -424,9 +426,9 @@ class Replica:
             self.note_hot(found[0][0][:-_TAIL_BYTES])
         return found
 
-    def get_row(self, row_key: bytes) -> list[tuple[bytes, bytes]]:
-        """Every version of one row, newest first."""
-        return self.read(row_key, row_key + _PAST_TAIL, _MAX_VERSIONS)
+    def get_row(self, row_key: bytes, limit: int = _MAX_VERSIONS) -> list[tuple[bytes, bytes]]:
+        """Every version of one row, newest first; or the newest of them."""
+        return self.read(row_key, row_key + _PAST_TAIL, limit)
 
     def note_hot(self, row_key: bytes) -> None:
         """A row has many versions: fold it before others."""
@@ -447,13 +449,27 @@ class Replica:
 
     @property
     def unflushed(self) -> bool:
-        """Whether the log is needed for it: something of it is in memory only."""
-        return self.unflushed_since is not None or self._held is not None or self.stalled is not None
+        """Whether the log is needed for it: something of it is in memory only, or somebody reads it there."""
+        return (
+            self.unflushed_since is not None
+            or self._held is not None
+            or self.stalled is not None
+            or self.pinned is not None
+        )
+
+    @property
+    def needed_from(self) -> int:
+        """What the log holds beyond this position is needed for it."""
+        return self.flushed_position if self.pinned is None else min(self.flushed_position, self.pinned)
 
     def flush(self, done: SyncDone) -> None:
         """Bring what is in memory now into files, off the loop. One at a time; who comes meanwhile gets the next."""
+        if self.closed:
+            # One that was under way when it was closed never ends, and nobody would come after it.
+            self._call_soon(partial(done, self._gone()))
+            return
         self._flush_waiting.append(done)
-        if not self.flushing:
+        if not self.flushing and not self.swapping:
             self._start_flush()
 
     def _start_flush(self) -> None:
@@ -472,25 +488,40 @@ class Replica:
                 self.unflushed_bytes -= size
                 self.unflushed_since = since if self.unflushed_bytes > 0 else None
             elif isinstance(error, DiskFull):
-                self.stalled = error
-                self._around.full(self)
+                self.ran_full(error)
             elif isinstance(error, Corrupt):
                 self._around.damaged(self, error)
             for done in waiting:
                 done(error)
-            if self._flush_waiting and not self.flushing and not self.closed:
-                self._start_flush()
+            self._flush_next()
 
         self.store.start_flush(flushed)
+
+    def _flush_next(self) -> None:
+        if self._flush_waiting and not (self.flushing or self.closed or self.swapping):
+            self._start_flush()
 
     def recovered(self, position: int) -> None:
         """Its store was opened again: what it holds reaches `position`, and the rest is about to be replayed."""
         # A flush that is under way knows nothing of what is in memory from now on.
         self._recoveries += 1
         self.rows.drop_all()
+        self.adopted = read_adopted(self.store, self.name)
         self.position = self.flushed_position = position
         self.unflushed_bytes = 0
         self.unflushed_since = None
+
+    def begin_swap(self) -> None:
+        """Its store is about to be closed and exchanged. Only while it is held, is not flushed, and nobody reads it."""
+        assert self._held is not None and not self.flushing, "what is synced has to wait for the other store"
+        self.swapping = True
+
+    def end_swap(self, store: Store, meta: ReplicaMeta, position: int) -> None:
+        """This is its store from now on. All of it is in files; what is to be applied beyond `position` waits."""
+        self.swapping = False
+        self.store, self.meta = store, meta
+        self.recovered(position)
+        self._flush_next()
 
     def close(self) -> None:
         """Take and show nothing any more; what waits is told so. The store is the caller's to close."""

@@ -16,6 +16,7 @@ nothing takes long.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ class RowCache:
         self.hits = 0
         self.misses = 0
         self.entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self.parts: weakref.WeakSet[CachedRows] = weakref.WeakSet()
 
     def keep(self, at: bytes, entry: Entry) -> None:
         size = entry[3]
@@ -53,6 +55,12 @@ class RowCache:
         while self.bytes > self.limit_bytes:
             self.bytes -= entries.popitem(last=False)[1][3]
 
+    def sweep(self) -> None:
+        """Let go of what counts for nothing any more, because the replicas that had kept it are gone."""
+        alive = {id(part.life) for part in self.parts}
+        for at in [at for at, entry in self.entries.items() if id(entry[0]) not in alive]:
+            self.bytes -= self.entries.pop(at)[3]
+
 
 class CachedRows:
     """The part of one replica."""
@@ -61,13 +69,14 @@ class CachedRows:
         self._cache = cache
         # Row keys are unique in a table only. Its number is enough: a tablet's rows are no other tablet's.
         self._prefix = table.to_bytes(8, "big")
-        self._life: object = object()
+        self.life: object = object()
+        cache.parts.add(self)
         self._shut = False
 
     def find(self, row_keys: Sequence[bytes], asked: int) -> list[Cells | None]:
         """What is known of these rows, in step; None: read it. `asked` stands for the columns that are wanted."""
         cache = self._cache
-        prefix, life, entries = self._prefix, self._life, cache.entries
+        prefix, life, entries = self._prefix, self.life, cache.entries
         places = [prefix + row_key for row_key in row_keys]
         found: list[Cells | None] = [
             entry[2] if entry is not None and entry[0] is life and entry[1] == asked else None
@@ -86,7 +95,7 @@ class CachedRows:
         """A row as it was just read. The caller makes sure that only a write can change it."""
         if not self._shut:
             size = size_bytes + 2 * len(row_key) + ENTRY_BYTES
-            self._cache.keep(self._prefix + row_key, (self._life, asked, cells, size))
+            self._cache.keep(self._prefix + row_key, (self.life, asked, cells, size))
 
     def drop(self, row_key: bytes) -> None:
         """The row is about to change."""
@@ -97,11 +106,11 @@ class CachedRows:
 
     def drop_all(self) -> None:
         """Anything may have changed."""
-        self._life = object()
+        self.life = object()
 
     def shut(self) -> None:
         """Know nothing and keep nothing, until `open`."""
-        self._life = object()
+        self.life = object()
         self._shut = True
 
     def open(self) -> None:

@@ -1,84 +1,55 @@
 """All tablet replicas of this node: opened, created and removed as the tables say, and brought up to date by replay.
 
-    tablets/<table id>/<tablet>.<generation>/     a replica's store
-    quarantine/<table id>/<tablet>.<generation>-<incarnation>/     a damaged one, for whoever wants to look at it
-    r <table u64> <tablet u32> <generation u32>   in the log's store: this replica has existed here
-
 - What lies on disk is opened first, all of it, then the log is replayed in one pass, and only then is anything served
   (`ready`). An entry reaches a replica only if it is of its incarnation and beyond its own position.
-- A replica takes writes only when its own record is in files: else a crash could leave a directory that does not know
-  which entries of the log are its own. A directory without a record is half made, and made again.
-- A replica that is missing although it has existed here (`r`) lost its rows, whatever the reason: it begins empty and
-  REBUILDING. So does one that was damaged, and one whose record names another log.
+- What a replica begins as, and what directories and records there are: see `replica_files`.
 - The log is not cut while a replica that may need it could not be opened.
+- Of a tablet there may be several generations. One is served; others are open beside it: the one before, which scans
+  that began earlier still read, and one that a load is being taken over into (`prepare`). When the tables say that
+  another one is served, they change places at once. Those that are not kept any more are removed. One that others had
+  before this node belonged to the tablet (a load was rolled back after a move) begins REBUILDING.
+- A tablet that moves here has a replica for the *session* of the move (`arriving`). What lies here of another session,
+  or was left over from a time when the tablet belonged here, is dropped and made anew: its rows may have been deleted
+  since, and the deletion forgotten. Where the move has ended without a copy having been taken over, because the replica
+  was lost after it had been, it is rebuilt.
+- What can't be opened, made or removed is tried again, once a second; why it could not be is told to whoever waits for
+  it (`failure`), so that a tablet that was to come here goes elsewhere.
 - Replicas that are not wanted are removed only when the tables here are known to be those of now (`settled`): at a
   start the metastore may be older than what it had created before.
-
-Stores are opened one at a time and off the loop; each holds the interpreter for about ten milliseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
+from trimtab.loads.records import EpochRecord
+from trimtab.node.answering import Refused
 from trimtab.node.replicas.flushing import FlushBounds, Flushing
 from trimtab.node.replicas.replaying import replay
-from trimtab.node.replicas.replica import (
-    FORMAT,
-    Replica,
-    ReplicaMeta,
-    ReplicaState,
-    read_meta,
-    read_position,
-    write_meta,
-)
-from trimtab.node.replicas.row_cache import CachedRows, RowCache
-from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
+from trimtab.node.replicas.replica import Replica, ReplicaState
+from trimtab.node.replicas.replica_files import Beginning, Name, Place, ReplicaFiles
+from trimtab.node.replicas.replica_meta import read_position
+from trimtab.node.replicas.row_cache import RowCache
+from trimtab.node.replicas.swapping import Swaps
+from trimtab.node.replicas.waiting import off_loop, outcome
 from trimtab.node.waits import Waits
 from trimtab.storage.mutation_log import MutationLog
-from trimtab.storage.port import Corrupt, Disk, DiskFull, StorageError, Store
+from trimtab.storage.port import Corrupt, Disk, DiskFull, StorageError
 
-TABLETS = "tablets"
-QUARANTINE = "quarantine"
+__all__ = ["Name", "Place", "Shelf"]
+
 TICK_S = 1.0
 ROW_CACHE_BYTES = 32 << 20
 _AT_ONCE = 8
-_RECORD = struct.Struct(">QII")
+_REMOVED_AT_ONCE = 4
 
-Place = tuple[int, int]  # table, tablet
 Wanted = Callable[[], Mapping[Place, int]]
-
-
-@dataclass(frozen=True, order=True)
-class Name:
-    """Of a replica's directory."""
-
-    table: int
-    tablet: int
-    generation: int
-
-    @property
-    def path(self) -> str:
-        return f"{TABLETS}/{self.table}/{self.tablet}.{self.generation}"
-
-    @property
-    def record(self) -> bytes:
-        return _RECORD.pack(self.table, self.tablet, self.generation)
-
-    @classmethod
-    def parse(cls, path: str) -> Name | None:
-        parts = path.split("/")
-        if len(parts) != 3 or parts[0] != TABLETS:
-            return None
-        tablet, dot, generation = parts[2].partition(".")
-        if not (parts[1].isdigit() and tablet.isdigit() and dot and generation.isdigit()):
-            return None
-        found = cls(int(parts[1]), int(tablet), int(generation))
-        return found if found.path == path else None
+# Of tablets that move here: the session that a replica is made for. None: it was to come here and does not any more,
+# but is kept, as it is, until nobody writes to it.
+Arriving = Callable[[], Mapping[Place, str | None]]
 
 
 class Shelf:
@@ -92,6 +63,10 @@ class Shelf:
         *,
         bounds: FlushBounds | None = None,
         row_cache: RowCache | None = None,
+        arriving: Arriving = dict,
+        kept: Callable[[int], Collection[int]] = lambda _table: (),
+        epochs: Callable[[int], EpochRecord] = lambda _table: EpochRecord(),
+        name: str = "",
         settled: Callable[[], bool] = lambda: True,
         fatal: Callable[[BaseException], None],
         story: Callable[[str], None],
@@ -108,33 +83,43 @@ class Shelf:
         self._log = log
         self.row_cache = row_cache if row_cache is not None else RowCache(ROW_CACHE_BYTES)
         self._ask_wanted = wanted
+        self._ask_arriving = arriving
         self._wants: Mapping[Place, int] | None = None
+        self._arrives: Mapping[Place, str | None] = {}
+        self._kept = kept
+        self._epochs = epochs
         self._settled = settled
         self._fatal = fatal
         self._story = story
         self._complain = complain
         self._loop = asyncio.get_running_loop()
-        self._replicas: dict[Place, Replica] = {}
-        self._records = log.records(b"r")
-        self._recorded: set[Name] = set()
+        self._replicas: dict[Place, Replica] = {}  # those that are served
+        self._others: dict[Name, Replica] = {}  # of other generations
+        self._in_hand: set[Name] = set()  # being opened, made or exchanged
+        self._put_off: set[Name] = set()  # what could not be done because they were
+        self._files = ReplicaFiles(disk, log, self, self.row_cache, story=story, complain=complain)
+        self.swaps = Swaps(disk, log, self._files, name=name, fatal=fatal, complain=complain)
         self._existing: dict[Name, bool] = {}  # directories that are there and not open -> may need the log
+        # Why something of a tablet could not be opened or removed the last time; for which session it was to be made.
+        self._failures: dict[Place, tuple[str, StorageError]] = {}
         self._damaged: list[tuple[Replica, Corrupt]] = []
         self._full: list[Replica] = []
         self._waits = Waits()
         self._news = asyncio.Event()
-        self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
         self._unsettled = True
         self.flushing = Flushing(
-            lambda: self._replicas.values(),
+            self._all_open,
             log,
             bounds or FlushBounds(),
-            may_cut=lambda: self.ready and not any(self._existing.values()) and not self._full,
+            may_cut=self._may_cut,
             now=self._loop.time,
             call_soon=self._loop.call_soon,
+            lost=self.damaged,
             fatal=fatal,
+            complain=complain,
         )
         self.refusal = self.flushing.refusal  # every write asks
 
@@ -144,11 +129,26 @@ class Shelf:
         """The replica, if it is open and up to date with the log."""
         return self._replicas.get((table, tablet)) if self.ready else None
 
-    async def opened(self, table: int, tablet: int, deadline: float) -> Replica:
-        """The replica as soon as it is open; WaitedTooLong at `deadline` (loop time)."""
+    def find(self, table: int, tablet: int, generation: int) -> Replica | None:
+        """The replica of a generation, whether that is served or not, if it is open and up to date with the log."""
+        if not self.ready:
+            return None
+        served = self._replicas.get((table, tablet))
+        if served is not None and served.generation == generation:
+            return served
+        return self._others.get(Name(table, tablet, generation))
+
+    async def opened(self, table: int, tablet: int, deadline: float, generation: int | None = None) -> Replica:
+        """The replica (that of a generation) as soon as it is open; WaitedTooLong at `deadline` (loop time)."""
+
+        def found() -> Replica | None:
+            return self.get(table, tablet) if generation is None else self.find(table, tablet, generation)
+
         what = f"the replica of tablet {tablet} of table {table} to be open"
-        await self._waits.until(lambda: self.get(table, tablet) is not None, deadline, what)
-        return self._replicas[(table, tablet)]
+        await self._waits.until(lambda: found() is not None, deadline, what)
+        replica = found()
+        assert replica is not None, "it was there in this very turn"
+        return replica
 
     async def all_open(self, deadline: float) -> None:
         """Return when everything that should be here is; WaitedTooLong at `deadline`."""
@@ -170,13 +170,44 @@ class Shelf:
         return [
             place
             for place, generation in self._wanted().items()
-            if (found := self._replicas.get(place)) is None or found.generation != generation
+            if (found := self._replicas.get(place)) is None or found.generation != generation or not self._fits(found)
         ]
+
+    def places(self) -> set[Place]:
+        """The tablets of which anything is here, or should be."""
+        left = (*self._others, *self._existing, *self._in_hand, *self._files.recorded)
+        return {*self._replicas, *self._wanted(), *(name.place for name in left)}
+
+    def failure(self, place: Place) -> StorageError | None:
+        """Why what is wanted of a tablet could not be opened or made, or what is not wanted removed, the last time."""
+        session, error = self._failures.get(place, ("", None))
+        return error if session == self._session_of(place) else None
+
+    async def until(self, so: Callable[[], bool], deadline: float, what: str) -> None:
+        """Returns when it is so, looking whenever a replica came or went; WaitedTooLong at `deadline`."""
+        await self._waits.until(so, deadline, what)
+
+    def _all_open(self) -> Collection[Replica]:
+        """Of all generations."""
+        return self._replicas.values() if not self._others else [*self._replicas.values(), *self._others.values()]
+
+    def _may_cut(self) -> bool:
+        """Whether all who may need the log are open, and say from where on they do."""
+        return self.ready and not (any(self._existing.values()) or self._full or self._damaged)
 
     def _wanted(self) -> Mapping[Place, int]:
         if self._wants is None:
-            self._wants = self._ask_wanted()
+            self._wants, self._arrives = self._ask_wanted(), self._ask_arriving()
         return self._wants
+
+    def _arriving(self) -> Mapping[Place, str | None]:
+        self._wanted()
+        return self._arrives
+
+    def _fits(self, replica: Replica) -> bool:
+        """Whether it is one that its tablet, if that moves here, may have."""
+        session = self._arriving().get((replica.table, replica.tablet))
+        return session is None or replica.meta.session == session
 
     # Life
 
@@ -186,8 +217,12 @@ class Shelf:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     def look(self) -> None:
-        """The tables may have changed."""
+        """The tables, or the generation of them that is served, may have changed."""
         self._wants = None
+        if self._others and self.ready:
+            for name, replica in list(self._others.items()):
+                self._take_up(name, replica)
+            self._waits.look()
         self._news.set()
 
     def close(self) -> None:
@@ -200,10 +235,12 @@ class Shelf:
             self._ticker.cancel()
         if self._task is not None:
             self._task.cancel()
-        for replica in self._replicas.values():
+        for replica in self._all_open():
             replica.close()
-            replica.store.close()
+            if not replica.swapping:
+                replica.store.close()
         self._replicas.clear()
+        self._others.clear()
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -217,8 +254,9 @@ class Shelf:
 
     async def _run(self) -> None:
         try:
+            await self.swaps.settle()
             await self._open_existing()
-            self.replayed = await replay(self._log, self._replicas.values(), self._loop)
+            self.replayed = await replay(self._log, list(self._all_open()), self._loop)
             self.ready = True
             for replica in list(self._replicas.values()):
                 self._tell_open(replica)
@@ -229,6 +267,7 @@ class Shelf:
                 self._news.clear()
                 await self._recover()
                 await self._put_in_quarantine()
+                await self._drop_strangers()
                 await self._open_missing()
                 await self._remove_unwanted()
         except asyncio.CancelledError:
@@ -255,107 +294,109 @@ class Shelf:
             return
         self._damaged.append((replica, error))
         # Not within whatever read it, which may hold iterators of it.
-        self._replicas.pop((replica.table, replica.tablet), None)
+        self._put_down(replica)
         self._news.set()
+
+    def _put_down(self, replica: Replica) -> Name:
+        """Show it to nobody any more."""
+        name = Name.of(replica)
+        if self._replicas.get(name.place) is replica:
+            del self._replicas[name.place]
+        elif self._others.get(name) is replica:
+            del self._others[name]
+        return name
 
     # Opening
 
     async def _open_existing(self) -> None:
-        self._recorded = {Name(*_RECORD.unpack(key)) for key, _ in self._records.scan()}
-        found: dict[Place, list[Name]] = {}
-        for path in await off_loop(self._disk, lambda: self._disk.names(TABLETS + "/")):
-            name = Name.parse(path)
-            if name is None:
-                self._complain(f"{path} is no replica of a tablet; it is left alone")
-                continue
-            found.setdefault((name.table, name.tablet), []).append(name)
-        wanted = self._wanted()
-        for place, names in sorted(found.items()):
-            chosen = next((each for each in names if each.generation == wanted.get(place)), max(names))
-            for name in names:
-                self._existing[name] = name == chosen
-            replica = await self._open_or_complain(chosen)
+        for name in await self._files.found():
+            self._existing[name] = True
+            replica = await self._open_or_complain(name)
             if replica is not None:
-                self._take_up(chosen, replica)
+                replica.was_away = self._arrives_yet(replica)
+                self._take_up(name, replica)
 
     async def _open_missing(self) -> None:
         """A few at a time: only opening has to be one after the other, the syncs of many can be shared."""
-        missing = sorted(self.missing())
-        for start in range(0, len(missing), _AT_ONCE):
-            await asyncio.gather(*(self._open_one(place) for place in missing[start : start + _AT_ONCE]))
+        await _few_at_a_time(_AT_ONCE, [partial(self._open_one, place) for place in sorted(self.missing())])
 
     async def _open_one(self, place: Place) -> None:
         generation, held = self._wanted().get(place), self._replicas.get(place)
         if generation is None or (held is not None and held.generation == generation):
-            return  # the tables have changed meanwhile
-        if held is not None:
-            if not self._settled():
-                return  # what is known of the tables may be older than what lies here
-            await self._remove(held)
-        name = Name(*place, generation)
-        replica = await self._open_or_complain(name)
-        if replica is not None:
-            # It may be of an earlier life and only be opened late; then it has not seen the log yet.
-            await replay(self._log, [replica], self._loop)
-            self._take_up(name, replica)
-            self._tell_open(replica)
+            return  # the tables have changed meanwhile, or it has to be dropped first
+        if held is not None and not self._settled():
+            return  # what is known of the tables may be older than what lies here
+        await self._open_in_hand(Name(*place, generation))
+
+    async def _open_in_hand(self, name: Name) -> None:
+        """Open or make it, unless somebody is at it or has done it."""
+        if name in self._in_hand or name in self._others:
+            return
+        self._in_hand.add(name)
+        of_earlier_life = name in self._existing
+        try:
+            replica = await self._open_or_complain(name)
+            if replica is not None:
+                replica.was_away = of_earlier_life and self._arrives_yet(replica)
+                # It may be of an earlier life and only be opened late; then it has not seen the log yet.
+                await replay(self._log, [replica], self._loop)
+                self._take_up(name, replica)
+                self._tell_open(replica)
+        finally:
+            self._in_hand.discard(name)
+
+    def _arrives_yet(self, replica: Replica) -> bool:
+        """Whether nobody reads it before the leader has ordered that its copy be taken over, be it there or not."""
+        return replica.arriving or self._arriving().get((replica.table, replica.tablet)) is not None
+
+    async def prepare(self, table: int, tablet: int, generation: int, deadline: float) -> Replica:
+        """The replica of a generation, made if there is none; WaitedTooLong where it could not be made by then."""
+        if self.ready and self.find(table, tablet, generation) is None:
+            await self._open_in_hand(Name(table, tablet, generation))
+        return await self.opened(table, tablet, deadline, generation)
 
     async def _open_or_complain(self, name: Name) -> Replica | None:
+        session = self._session_of(name.place)
         try:
-            return await self._open(name)
+            replica = await self._files.open(name, self._beginning(name))
+            self._failures.pop(name.place, None)
+            return replica
         except Corrupt as error:
             return await self._replace_damaged(name, error)
         except DiskFull as error:
             self._complain(f"{name.path} could not be opened: {error}")
+            self._failures[name.place] = session, error
         except StorageError as error:
             self._complain(f"{name.path} could not be opened: {error}; it is tried again")
+            self._failures[name.place] = session, error
         return None
 
-    async def _open(self, name: Name) -> Replica:
-        async with self._opening:
-            store = await off_loop(self._disk, partial(_open_store, self._disk, name.path), unwanted=_close_store)
-        try:
-            meta = read_meta(store, name.path)
-            if meta is not None and (meta.table, meta.tablet, meta.generation) != _parts(name):
-                raise Corrupt(name.path, f"it says that it is tablet {meta.tablet} of table {meta.table}")
-            if meta is None:
-                if next(iter(store.scan(b"", None)), None) is not None:
-                    raise Corrupt(name.path, "there are rows, but no record of whose they are")
-                state = ReplicaState.REBUILDING if name in self._recorded else ReplicaState.OPEN
-                meta, position = await self._begin(name, store, state)
-            elif meta.log_id != self._log.id:
-                self._story(f"{name.path} was written with another log; its rows are compared with other replicas'")
-                meta, position = await self._begin(name, store, ReplicaState.REBUILDING)
-            else:
-                position = read_position(store, name.path)
-                self._log.note_incarnation(meta.incarnation)
-            await self._record(name)
-        except BaseException:
-            store.close()
-            raise
-        rows = CachedRows(self.row_cache, name.table)
-        return Replica(name.path, store, meta, position, self._log, self, self._loop.call_soon, rows)
+    def _session_of(self, place: Place) -> str:
+        return self._arriving().get(place) or ""
 
-    async def _begin(self, name: Name, store: Store, state: ReplicaState) -> tuple[ReplicaMeta, int]:
-        """A new incarnation, from here on in the log. In files when it returns, and only then known to others."""
-        # Durable first: a number in files that the log has forgotten would be given to another.
-        given: list[int] = []
-        await outcome(lambda done: given.append(self._log.next_incarnation(done)))
-        meta = ReplicaMeta(FORMAT, *_parts(name), given[0], self._log.id, state)
-        # What is not synced yet may be lost, and its positions given again, to entries of this one too.
-        position = self._log.applied_position
-        write_meta(store, meta, position)
-        await flushed(store)
-        return meta, position
-
-    async def _record(self, name: Name) -> None:
-        if name not in self._recorded:
-            await recorded(self._records, name.record)
-            self._recorded.add(name)
+    def _beginning(self, name: Name) -> Beginning:
+        """What it is if there is none yet."""
+        arriving, epochs = self._arriving(), self._epochs(name.table)
+        if name.place in arriving:
+            session, held = arriving[name.place], self._replicas.get(name.place)
+            # Beside one that has been copied: what comes to a new generation comes here from the first row on.
+            whole = held is not None and held.generation < name.generation and held.readable and self._fits(held)
+            state = ReplicaState.OPEN if whole and session is not None else ReplicaState.ARRIVING
+            return Beginning(state, session or "", epochs.committed)
+        return Beginning(ReplicaState.REBUILDING if epochs.has_served(name.generation) else ReplicaState.OPEN)
 
     def _take_up(self, name: Name, replica: Replica) -> None:
+        """It is open. Of several generations that one is served which the tables want, else the newest."""
         self._existing.pop(name, None)
-        self._replicas[(name.table, name.tablet)] = replica
+        self._others.pop(name, None)
+        place = (name.table, name.tablet)
+        served, wanted = self._replicas.get(place), self._wanted().get(place)
+        if served is None or served is replica:
+            self._replicas[place] = replica
+            return
+        if (name.generation == wanted, name.generation) > (served.generation == wanted, served.generation):
+            self._replicas[place], replica = replica, served
+        self._others[Name(*place, replica.generation)] = replica
 
     def _tell_open(self, replica: Replica) -> None:
         if replica.closed or self._closed:
@@ -368,12 +409,14 @@ class Shelf:
     # Trouble
 
     async def _put_in_quarantine(self) -> None:
-        while self._damaged:
-            replica, error = self._damaged.pop()
-            name = Name(replica.table, replica.tablet, replica.generation)
-            self._existing[name] = False
-            if self._replicas.get((name.table, name.tablet)) is replica:
-                del self._replicas[(name.table, name.tablet)]
+        for found in list(self._damaged):
+            replica, error = found
+            if not self._idle([replica]):
+                continue
+            name = self._put_down(replica)
+            # Until it is put aside it is what a start, or another try, finds and opens, and brings up with the log.
+            self._existing[name] = True
+            self._damaged.remove(found)
             await self._close(replica)
             fresh = await self._replace_damaged(name, error, replica.incarnation)
             if fresh is not None:
@@ -383,19 +426,16 @@ class Shelf:
     async def _replace_damaged(self, name: Name, error: Corrupt, incarnation: int = 0) -> Replica | None:
         """Put the directory aside and begin an empty one; None: not yet, it is tried again."""
         self.quarantined += 1
-        aside = f"{QUARANTINE}/{name.table}/{name.tablet}.{name.generation}-{incarnation}"
-        self._story(
-            f"the replica of tablet {name.tablet} of table {name.table} is damaged: {error.where}: {error.what}; it is "
-            f"put aside as {aside} and rebuilt from the other replicas"
-        )
+        session = self._session_of(name.place)
         try:
-            # Should this life end before the new one is made, the next one knows that rows are missing.
-            await self._record(name)
-            await off_loop(self._disk, partial(_put_aside, self._disk, name.path, aside))
+            await self._files.put_aside(name, error, incarnation)
             self._existing.pop(name, None)
-            return await self._open(name)
+            replica = await self._files.open(name, self._beginning(name))
+            self._failures.pop(name.place, None)
+            return replica
         except StorageError as failure:
             self._complain(f"{name.path} could not be replaced: {failure}; it is tried again")
+            self._failures[name.place] = session, failure
             return None
 
     async def _recover(self) -> None:
@@ -425,6 +465,67 @@ class Shelf:
                 self._story(f"the replica of {replica.title} takes writes again")
             replica.release()
 
+    # Moving
+
+    async def _drop_strangers(self) -> None:
+        """Replicas of tablets that move here, but of another session. The others are what the move wants of them."""
+        if not self._settled():
+            return
+        strangers = self._idle([each for each in self._all_open() if not self._fits(each)])
+        await _few_at_a_time(_REMOVED_AT_ONCE, [partial(self._remove, each) for each in strangers])
+        for replica in self._all_open():
+            place = (replica.table, replica.tablet)
+            if replica.arriving and place in self._wanted() and place not in self._arriving():
+                self._story(f"the replica of {replica.title} came here without its copy; it is rebuilt from others")
+                if self._turn(replica, ReplicaState.REBUILDING):
+                    self.on_rebuild(replica)
+            elif replica.state is ReplicaState.REBUILDING and self._arriving().get(place) is not None:
+                # It was lost while the tables here were those of earlier.
+                self._turn(replica, ReplicaState.ARRIVING)
+
+    def _turn(self, replica: Replica, state: ReplicaState) -> bool:
+        """Whether it is that from now on; else it is tried again."""
+        if replica.change_meta(state=state):
+            return True
+        self._loop.call_later(TICK_S, self._news.set)
+        return False
+
+    @contextmanager
+    def in_hand(self, replica: Replica) -> Iterator[None]:
+        """Meanwhile it is neither dropped nor removed; Refused where somebody is at it already."""
+        name = Name.of(replica)
+        if name in self._in_hand:
+            raise Refused("not_ready", f"somebody is at the replica of {replica.title} already; try again")
+        self._in_hand.add(name)
+        try:
+            yield
+        finally:
+            self._in_hand.discard(name)
+            if name in self._put_off:
+                self._put_off.discard(name)
+                self._news.set()
+
+    def _idle(self, replicas: Sequence[Replica]) -> list[Replica]:
+        """Those that nobody is at; the others have their turn when that has ended."""
+        self._put_off.update(busy := {Name.of(each) for each in replicas} & self._in_hand)
+        return [each for each in replicas if Name.of(each) not in busy]
+
+    async def copied(self, replica: Replica) -> None:
+        """Its copy was taken over. Newer generations, which came here from the first row on, are whole as well: returns
+        when that is durable. Refused: not now.
+        """
+        newer = [
+            other
+            for name, other in self._others.items()
+            if name.place == (replica.table, replica.tablet) and other.generation > replica.generation
+        ]
+        for other in newer:
+            if other.arriving:
+                if not other.change_meta(state=ReplicaState.OPEN):
+                    raise Refused("not_ready", f"generation {other.generation} of {other.title} is busy; try again")
+                await outcome(other.flush)
+        self._waits.look()
+
     # Removing
 
     @property
@@ -436,22 +537,32 @@ class Shelf:
         self._unsettled = not self._settled()
         if self._unsettled:
             return
-        wanted = self._wanted()
-        for place, replica in sorted(self._replicas.items()):
-            if wanted.get(place) is None:
-                await self._remove(replica)
+        doomed = [each for place, each in sorted(self._replicas.items()) if self._wanted().get(place) is None]
+        doomed += [each for name, each in sorted(self._others.items()) if not self._keeps(name)]
+        doomed = self._idle(doomed)
+        await _few_at_a_time(_REMOVED_AT_ONCE, [partial(self._remove, each) for each in doomed])
         for name in sorted(self._existing):
-            if wanted.get((name.table, name.tablet)) != name.generation:
+            if not self._keeps(name):
                 await self._remove_directory(name)
-        for name in sorted(self._recorded):
-            if wanted.get((name.table, name.tablet)) != name.generation and name not in self._existing:
-                held = self._replicas.get((name.table, name.tablet))
-                if held is None or held.generation != name.generation:
-                    self._forget(name)
+        for name in sorted(self._files.recorded):
+            if not self._keeps(name) and name not in self._existing and self._found(name) is None:
+                self._files.forget(name)
+        for place in self._failures.keys() - self._wanted().keys() - {name.place for name in self._existing}:
+            del self._failures[place]
+        if doomed:
+            self.row_cache.sweep()
+
+    def _found(self, name: Name) -> Replica | None:
+        return self.find(name.table, name.tablet, name.generation)
+
+    def _keeps(self, name: Name) -> bool:
+        wanted = self._wanted().get(name.place)
+        return name in self._in_hand or (
+            wanted is not None and (name.generation == wanted or name.generation in self._kept(name.table))
+        )
 
     async def _remove(self, replica: Replica) -> None:
-        name = Name(replica.table, replica.tablet, replica.generation)
-        self._replicas.pop((replica.table, replica.tablet), None)
+        name = self._put_down(replica)
         self._existing[name] = False
         await self._close(replica)
         await self._remove_directory(name)
@@ -464,25 +575,22 @@ class Shelf:
 
     async def _remove_directory(self, name: Name) -> None:
         try:
-            await off_loop(self._disk, partial(self._disk.remove, name.path))
+            await self._files.remove(name, wholly=name.place not in self._wanted())
+            self._existing.pop(name, None)
+            self._failures.pop(name.place, None)
+            if not any(table == name.table for table, _tablet in self.places()):
+                await self._files.remove_table(name.table)
+            self._waits.look()
         except StorageError as error:
             self._complain(f"{name.path} could not be removed: {error}; it is tried again")
-            return
-        self._existing.pop(name, None)
-        self._forget(name)
-        if not any(each.table == name.table for each in (*self._recorded, *self._existing)):
-            await off_loop(self._disk, partial(self._disk.remove, f"{TABLETS}/{name.table}"))
-
-    def _forget(self, name: Name) -> None:
-        self._recorded.discard(name)
-        self._records.delete(name.record)
+            self._failures[name.place] = self._session_of(name.place), error
 
     # Figures
 
     def figures(self) -> Iterator[tuple[int, int, int, int]]:
         """Of each table: its id, how many replicas are here, their bytes on disk, and those in memory."""
         tables: dict[int, list[int]] = {}
-        for replica in self._replicas.values():
+        for replica in self._all_open():
             figures = tables.setdefault(replica.table, [0, 0, 0])
             figures[0] += 1
             memory_bytes = replica.memory_bytes
@@ -496,21 +604,12 @@ class Replaying(StorageError):
     """A replica lost what was in its memory and is replaying the log."""
 
 
-def _parts(name: Name) -> tuple[int, int, int]:
-    return name.table, name.tablet, name.generation
+async def _few_at_a_time(count: int, work: Sequence[Callable[[], Coroutine[None, None, None]]]) -> None:
+    """All of it, so many at once."""
+    waiting = iter(work)
 
+    async def one_after_another() -> None:
+        for each in waiting:
+            await each()
 
-def _open_store(disk: Disk, path: str) -> Store:
-    return disk.open(path, wal=False, small=True)
-
-
-def _close_store(store: Store) -> None:
-    store.close()
-
-
-def _put_aside(disk: Disk, path: str, aside: str) -> None:
-    if not disk.exists(path):
-        return
-    if disk.exists(aside):
-        disk.remove(aside)
-    disk.rename(path, aside)
+    await asyncio.gather(*(one_after_another() for _ in range(min(count, len(work)))))

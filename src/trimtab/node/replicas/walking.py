@@ -17,11 +17,12 @@ from typing import Protocol
 
 from trimtab.rows.comparing import Digest, adds_nothing
 from trimtab.rows.deletions import Pair
+from trimtab.rows.folding import newest_stamp
 from trimtab.rows.keys import TAIL
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import Forgetting
 from trimtab.rows.protocol import Pairs, RangeRead
-from trimtab.rows.reading import Limits, read_range
+from trimtab.rows.reading import NONE_APART, Limits, read_range
 
 STEP = Limits(answer_bytes=128 << 10, scanned_bytes=256 << 10, scanned_pairs=256)
 MAX_PAIRS_PER_REQUEST = 50_000
@@ -36,13 +37,19 @@ class Scan(Protocol):
 
 
 class Walk:
-    """Over one replica, with the layout its table has now. Deletions from before `forget_ms` are left out."""
+    """Over one replica, with the layout its table has now. Deletions from before `forget_ms` are left out.
 
-    def __init__(self, scan: Scan, layout: RowLayout, forget_ms: int, *, gentle: bool) -> None:
+    `apart`: inverted stamps whose versions are not merged with others (see `reading`).
+    """
+
+    def __init__(
+        self, scan: Scan, layout: RowLayout, forget_ms: int, *, gentle: bool, apart: frozenset[bytes] = NONE_APART
+    ) -> None:
         self._scan = scan
         self._layout = layout
         self._forgetting = Forgetting(forget_ms)
         self._gentle = gentle
+        self._apart = apart
 
     async def digests(self, cuts: list[bytes]) -> list[bytes]:
         """Of all ranges between these cuts (the last may be empty: to the end)."""
@@ -106,6 +113,17 @@ class Walk:
                 await self._breathe()
         return lacking
 
+    async def newest_us(self, low: bytes, high: bytes) -> int:
+        """The newest stamp of everything that is stored there; 0: nothing is, or only what is older than 1970."""
+        newest = 0
+        while True:
+            found = list(islice(self._scan(low, high or END_OF_KEYS), STEP.scanned_pairs))
+            newest = max([newest, *(newest_stamp(self._layout, pair) for pair in found)])
+            if len(found) < STEP.scanned_pairs:
+                return newest
+            low = found[-1][0] + b"\x00"
+            await self._breathe()
+
     async def _own_between(self, low: bytes, high: bytes) -> dict[bytes, list[Pair]]:
         own: dict[bytes, list[Pair]] = {}
         while True:
@@ -122,7 +140,9 @@ class Walk:
         if low >= high:
             return [], b""
         wanted = RangeRead(low, high, _ALL)
-        read = read_range(self._layout, self._scan, wanted, 0, limits=STEP, forgetting=self._forgetting)
+        read = read_range(
+            self._layout, self._scan, wanted, 0, limits=STEP, forgetting=self._forgetting, apart=self._apart
+        )
         pairs = read.pairs
         if pairs and pairs[0] < low:
             first = 2 * bisect_left(pairs[::2], low)

@@ -4,7 +4,10 @@ Before the first write is sent, the whole batch is durable on two live instances
 coordinator where there are such, and on the coordinator itself only where there are too few others). When every write
 has reached its level, the holders are told to forget it. A holder that was not told in time carries the batch out
 itself, with the stamps it has: replicas that have it already lose nothing by it. So a client that was told
-`write_timeout` can count on the batch happening, and one that was told `unavailable` on nothing having happened.
+`write_timeout` can count on the batch happening as a whole, and one that was told `unavailable` on nothing having
+happened. Only where too few could hold the batch nothing is sent, and whoever may have it is told to forget it: should
+one of them not hear that, the whole batch happens, else nothing of it. Where nobody may have it, because all that were
+asked have refused, nothing was done. The refusal says which of the three it is.
 
 A batch that fits into one tablet needs none of this: a replica takes it as one.
 
@@ -15,7 +18,7 @@ and operators are told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,20 +27,26 @@ from trimtab.net.errors import NetError
 from trimtab.net.hello import Hello
 from trimtab.node import failpoints
 from trimtab.node.answering import Asked, Method, Refused
+from trimtab.node.background import defect_of
 from trimtab.node.router import refusals
+from trimtab.node.router.parcels import NOT_SENT, refusal_of
+from trimtab.node.router.refusals import NothingDone
 from trimtab.node.router.writes import Writes
-from trimtab.rows.protocol import ReplicaWrite
+from trimtab.rows.protocol import Failed, ReplicaWrite
 from trimtab.storage.mutation_log import Records
 from trimtab.tablets.consistency import Level
 
 STORE = "batch.store"
 REMOVE = "batch.remove"
+NOT_MEMBER = "not_member"
 HOLDERS = 2
 STORE_TIMEOUT_S = 2.0
 REMOVE_TIMEOUT_S = 5.0
 MAX_HELD_BYTES = 256 << 20
 _REPLAYS_A_ROUND = 200
 _MAY_HAPPEN = (refusals.WRITE_TIMEOUT, refusals.WRITE_FAILED)
+# A holder that says one of these does not have the batch; one that was not asked (NOT_SENT) does not either.
+_NOT_STORED = frozenset((refusals.DISK_FULL, refusals.OVERLOADED, refusals.INVALID, NOT_MEMBER, NOT_SENT))
 _REPLAY_TIMEOUT_S = 10.0
 
 
@@ -104,6 +113,7 @@ class Batches:
         self._loop = asyncio.get_running_loop()
         self._held: dict[bytes, tuple[int, int]] = {}  # id -> since when (wall ms), bytes
         self._held_bytes = 0
+        self._begun: set[bytes] = set()  # those that were carried out here, perhaps in part
         self._replaying: asyncio.Task[None] | None = None
         self._removals: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -151,10 +161,11 @@ class Batches:
         try:
             acknowledged = await self._write(writes, level, deadline)
         except Refused as failure:
-            if failure.code in _MAY_HAPPEN:
+            if failure.code in _MAY_HAPPEN and not isinstance(failure, NothingDone):
                 raise
             # Nothing was sent from here, but the holders carry it out: nobody may be told that nothing happens.
-            text = f"{failure.text}; the batch will still happen"
+            text = failure.text.replace(refusals.NOTHING, f"{refusals.NOTHING} yet", 1)
+            text = f"{text}; the batch will still happen"
             raise Refused(refusals.WRITE_TIMEOUT, text, failure.details) from None
         failpoints.hit("batch.written", self._name)
         self._forget_at(holders, record.id)
@@ -165,17 +176,16 @@ class Batches:
         candidates = self._neighbours.holders()
         wanted = min(HOLDERS, len(candidates))
         holders: list[int] = []
-        why = ""
+        others: list[int] = []  # who may have it too, though they have not said so
+        refused: dict[int, Failed] = {}
         while len(holders) < wanted:
             missing = wanted - len(holders)
             asked, candidates = candidates[:missing], candidates[missing:]
             left_s = min(deadline - self._loop.time(), STORE_TIMEOUT_S)
             if not asked or left_s <= 0:
-                text = f"a logged batch has to be stored on {wanted} instances, {len(holders)} could: {why}"
                 # Nothing was written, but whoever stored the record would carry it out.
-                self._forget_at(holders, record.id)
-                details = refusals.numbers(required=wanted, received=len(holders))
-                raise Refused(refusals.WRITE_TIMEOUT, f"{text}; the batch may still happen", details)
+                self._forget_at([*holders, *others], record.id)
+                raise _not_held(wanted, len(holders), refused, in_doubt=bool(holders or others))
             answers = await asyncio.gather(
                 *(self._neighbours.ask(each, STORE, body, left_s) for each in asked), return_exceptions=True
             )
@@ -183,7 +193,10 @@ class Batches:
                 if isinstance(answer, bytes):
                     holders.append(raft_id)
                 elif isinstance(answer, Refused | NetError):
-                    why = f"instance {raft_id}: {answer}"
+                    failure = Failed(answer.code, answer.text) if isinstance(answer, Refused) else refusal_of(answer)
+                    refused[raft_id] = failure
+                    if failure.code not in _NOT_STORED:
+                        others.append(raft_id)
                 elif isinstance(answer, BaseException):
                     raise answer
         return holders
@@ -250,14 +263,17 @@ class Batches:
     async def remove(self, asked: Asked) -> bytes:
         self._check_member(asked)
         for id in _decode_removal(asked.body).ids:
-            self._let_go(id)
+            # What was begun here is finished, or a part of it would stay.
+            if id not in self._begun:
+                self._let_go(id)
         return b""
 
     def _check_member(self, asked: Asked) -> None:
         if not self._trusted(asked.peer):
-            raise Refused("not_member", "only members hold batches for each other")
+            raise Refused(NOT_MEMBER, "only members hold batches for each other")
 
     def _let_go(self, id: bytes) -> None:
+        self._begun.discard(id)
         held = self._held.pop(id, None)
         if held is not None:
             self._held_bytes -= held[1]
@@ -276,7 +292,7 @@ class Batches:
 
     def _replay_ended(self, task: asyncio.Task[None]) -> None:
         self._replaying = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := defect_of(task)) is not None:
             self._complain(f"batches that others left could not be carried out: {error!r}")
 
     async def _replay(self, due: int) -> None:
@@ -301,12 +317,32 @@ class Batches:
             self._complain(f"{text} could not be carried out in time and is dropped; its tables may disagree")
             self._let_go(record.id)
             return
-        writes = self._writes.of_known_tables(record.writes)
         deadline = self._loop.time() + _REPLAY_TIMEOUT_S
+        self._begun.add(record.id)
         try:
-            if writes:
+            if writes := self._writes.of_known_tables(record.writes):
                 await self._write(writes, record.level, deadline)
         except Refused:
             return  # it is tried again in a while; nothing is lost by that
         self.replayed += 1
         self._let_go(record.id)
+
+
+def _not_held(wanted: int, held: int, refused: Mapping[int, Failed], *, in_doubt: bool) -> Refused:
+    """What is said of a batch that too few could store. `in_doubt`: somebody may have it, and carry it out."""
+    why = "; ".join(f"instance {raft_id}: {each.text}" for raft_id, each in refused.items()) or "the time was over"
+    text = f"a logged batch has to be stored on {wanted} instances, {held} could ({why})"
+    details = refusals.numbers(
+        required=wanted, received=held, alive=held, failures=len(refused), reasons=_reasons(refused)
+    )
+    if in_doubt:
+        text += "; nothing of it was written yet, and it will happen wholly or not at all"
+        return Refused(refusals.WRITE_TIMEOUT, text, details)
+    codes = {each.code for each in refused.values()}
+    only = codes.pop() if len(codes) == 1 else ""
+    code = only if only in (refusals.DISK_FULL, refusals.OVERLOADED) else refusals.UNAVAILABLE
+    return NothingDone(code, f"{text}; {refusals.NOTHING}", details)
+
+
+def _reasons(refused: Mapping[int, Failed]) -> dict[str, int | str]:
+    return {str(raft_id): each.code for raft_id, each in sorted(refused.items())}

@@ -17,6 +17,7 @@ from trimtab.net.server import Handler, Request
 from trimtab.node.answering import DEFAULT_DEADLINE_S, Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.executor import Answer, Executor
+from trimtab.node.router.large_rows import MAX_ANSWER_BYTES
 from trimtab.node.router.overload import Overload
 from trimtab.rows import protocol
 
@@ -30,12 +31,16 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
+_FRAME_BYTES = 64  # what a frame has beside its body
+
+
 class RowsDoor:
     """Of one node."""
 
-    def __init__(self, executor: Executor, overload: Overload) -> None:
+    def __init__(self, executor: Executor, overload: Overload, answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         self._executor = executor
         self._overload = overload
+        self._answer_bytes = answer_bytes - _FRAME_BYTES
         self._loop = asyncio.get_running_loop()
         self.answers: defaultdict[tuple[str, str], int] = defaultdict(int)  # by method and code; "" if it was done
 
@@ -67,11 +72,16 @@ class RowsDoor:
                 return
             answered = True
             self._overload.leave(connection, size)
+            body = b""
+            if not isinstance(answer, Refused):
+                body = protocol.encode(answer)
+                if len(body) > self._answer_bytes:
+                    answer = self._executor.too_large(asked, answer, len(body), self._answer_bytes)
             if isinstance(answer, Refused):
                 self.answers[request.method, answer.code] += 1
                 request.fail(answer.code, answer.text, answer.details)
             else:
                 self.answers[request.method, ""] += 1
-                request.reply(protocol.encode(answer))
+                request.reply(body)
 
         self._executor.execute(asked, deadline, done)

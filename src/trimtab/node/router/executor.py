@@ -7,18 +7,24 @@ replica) makes no task and encodes nothing for a network. Whoever prefers to awa
 Here a request is checked against the schema, stamped, and taken apart by tablet. It is carried out as it stands or
 refused whole before anything is sent; the versions of topology and catalog that it is routed by are those of one
 moment.
+
+A read as of a time waits until that is further back than clocks may differ: then nobody stamps a write with it any
+more, and what one page shows the next one does not contradict. What was stamped before and is still on its way to the
+replicas by then may show up late; an export waits for that too (`pipeline.exports`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from trimtab.loads.view import LoadView
 from trimtab.node.answering import Refused
 from trimtab.node.router import refusals
 from trimtab.node.router.batches import Batches
 from trimtab.node.router.gets import Gets
+from trimtab.node.router.large_rows import refusal_of_get
 from trimtab.node.router.paging import Paging
 from trimtab.node.router.schemas import Behind, Schemas
 from trimtab.node.router.stamping import Stamping
@@ -27,7 +33,7 @@ from trimtab.node.serving import MAX_ROUTED_S
 from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.rows.errors import BadRequest, BadRow
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.mutations import ByPartition, pairs_of_delete, pairs_of_put
+from trimtab.rows.mutations import CLIENT, ByPartition, pairs_of_delete, pairs_of_put
 from trimtab.rows.protocol import (
     BatchRequest,
     DeleteRequest,
@@ -37,6 +43,7 @@ from trimtab.rows.protocol import (
     RowsReply,
     ScanRequest,
     SliceRequest,
+    WriteKind,
     WriteReply,
 )
 from trimtab.tablets.clock import SkewRefused
@@ -57,6 +64,7 @@ class Executor:
     def __init__(
         self,
         schemas: Schemas,
+        loads: LoadView,
         writes: Writes,
         batches: Batches,
         gets: Gets,
@@ -68,6 +76,7 @@ class Executor:
         complain: Callable[[str], None],
     ) -> None:
         self._schemas = schemas
+        self._loads = loads
         self._writes = writes
         self._batches = batches
         self._gets = gets
@@ -117,12 +126,22 @@ class Executor:
         except BadRow as error:
             done(Refused(refusals.CORRUPT, str(error)))
 
+    def too_large(self, request: AnyRequest, answer: Answer, size_bytes: int, limit_bytes: int) -> Answer:
+        """What to say instead of an answer that does not fit; pages are made to."""
+        if isinstance(request, GetRequest) and isinstance(answer, RowsReply):
+            try:
+                layout = self._schemas.layout(request.table)
+            except Refused as refused:
+                return refused
+            return refusal_of_get(layout, request, answer, size_bytes, limit_bytes)
+        return answer
+
     def _begin(self, request: AnyRequest, deadline: float, done: Done) -> None:
         if isinstance(request, GetRequest):
             layout = self._schemas.asked(request.table, request.version)
-            if request.as_of_us:
-                self._check_history(layout, request.as_of_us)
-            self._gets.begin(layout, request, deadline, done)
+            _check_columns(layout, request.columns)
+            if not request.as_of_us or self._is_over(layout, request, deadline, done):
+                self._gets.begin(layout, request, deadline, done)
         elif isinstance(request, PutRequest):
             self._put(request, deadline, done)
         elif isinstance(request, DeleteRequest):
@@ -131,12 +150,15 @@ class Executor:
             self._batch(request, deadline, done)
         elif isinstance(request, SliceRequest):
             layout = self._schemas.asked(request.table, request.version)
-            self._check_history(layout, request.as_of_us)
-            self.spawn(self._paged(self._paging.slice(layout, request, deadline), done), done)
+            _check_columns(layout, request.columns)
+            if not request.as_of_us or self._is_over(layout, request, deadline, done, resumed=bool(request.page)):
+                self.spawn(self._paged(self._paging.slice(layout, request, deadline), done), done)
         else:
             layout = self._schemas.asked(request.table, request.version)
-            self._check_history(layout, request.as_of_us)
-            self.spawn(self._paged(self._paging.scan(layout, request, deadline), done), done)
+            _check_columns(layout, request.columns)
+            resumed = bool(request.page) or request.epoch >= 0
+            if not request.as_of_us or self._is_over(layout, request, deadline, done, resumed=resumed):
+                self.spawn(self._paged(self._paging.scan(layout, request, deadline), done), done)
 
     # Writes
 
@@ -144,8 +166,10 @@ class Executor:
         layout = self._schemas.asked(request.table, request.version)
         if len(request.rows) > MAX_ROWS:
             raise refusals.invalid(f"a put of {len(request.rows)} rows; it may have {MAX_ROWS}, send several")
+        _check_number(layout, request.columns)
         stamp_us, now_ms = self._stamping.stamp(request.timestamp_us, request.after_us)
-        parts = pairs_of_put(layout, request, stamp_us, now_ms)
+        stamped_by = CLIENT if request.timestamp_us else self._writes.raft_id
+        parts = pairs_of_put(layout, request, stamp_us, now_ms, stamped_by=stamped_by)
         table = layout.table
         writes = self._by_tablet(table.id, table.tablets, parts, now_ms)
         self._write(writes, request, stamp_us, deadline, done)
@@ -163,11 +187,15 @@ class Executor:
         layouts = [self._schemas.asked(each.table, each.version) for each in request.writes]
         stamp_us, now_ms = self._stamping.stamp(request.timestamp_us, request.after_us)
         by_table: dict[int, tuple[int, ByPartition]] = {}
+        turn = 0
         for layout, each in zip(layouts, request.writes, strict=True):
             # A write may have a stamp of its own.
             own_us = self._stamping.checked(each.timestamp_us, now_ms) if each.timestamp_us else stamp_us
             if isinstance(each, PutRequest):
-                parts = pairs_of_put(layout, each, own_us, now_ms)
+                _check_number(layout, each.columns)
+                stamped_by = CLIENT if each.timestamp_us or request.timestamp_us else self._writes.raft_id
+                parts = pairs_of_put(layout, each, own_us, now_ms, stamped_by=stamped_by, turn=turn)
+                turn += len(each.rows)
             else:
                 parts = pairs_of_delete(layout, each, own_us, now_ms)
             _, gathered = by_table.setdefault(layout.table.id, (layout.table.tablets, {}))
@@ -204,18 +232,27 @@ class Executor:
             return
 
         def written(refused: Refused | None, acknowledged: int) -> None:
-            done(WriteReply(stamp_us, acknowledged) if refused is None else refused)
+            if refused is None:
+                done(WriteReply(stamp_us, acknowledged))
+            elif refused.code == refusals.VERSION_MISMATCH:
+                self.spawn(self._when_overwritten(writes, request, refused, deadline, done), done)
+            else:
+                done(refused)
 
         self._writes.begin(writes, request.level, deadline, written)
 
     def _by_tablet(self, table: int, tablets: int, parts: ByPartition, now_ms: int) -> list[ReplicaWrite]:
         """One write for each tablet, or several where they are large. A partition's pairs stay together."""
         shift = 65 - tablets.bit_length()
+        known = self._loads.epochs.get(table)
+        # Who does not know yet since when the generation is served must not take it for one that is served no more.
+        epoch, generation = (0, 1) if known is None else known.generations[-1]
         if len(parts) == 1:
             # By far the most: one row.
             prefix, pairs = next(iter(parts.items()))
             self._check_size(pairs)
-            return [ReplicaWrite(table, int.from_bytes(prefix[:8]) >> shift, pairs, now_ms)] if pairs else []
+            tablet = int.from_bytes(prefix[:8]) >> shift
+            return [ReplicaWrite(table, tablet, pairs, now_ms, WriteKind.FRESH, generation, epoch)] if pairs else []
         open_: dict[int, tuple[list[bytes], int]] = {}
         writes: list[ReplicaWrite] = []
         for prefix, pairs in parts.items():
@@ -225,7 +262,7 @@ class Executor:
             gathered, bytes_ = open_.get(tablet, (None, 0))
             if gathered is None or bytes_ + size > self._limit_bytes:
                 gathered, bytes_ = [], 0
-                writes.append(ReplicaWrite(table, tablet, gathered, now_ms))
+                writes.append(ReplicaWrite(table, tablet, gathered, now_ms, WriteKind.FRESH, generation, epoch))
             gathered.extend(pairs)
             open_[tablet] = (gathered, bytes_ + size)
         return writes
@@ -240,15 +277,49 @@ class Executor:
             raise refusals.invalid(f"{text}; send less at a time")
         return size
 
-    def _check_history(self, layout: RowLayout, as_of_us: int) -> None:
-        """What is older than the table's history may be folded away on some replicas, and not on others."""
-        if not as_of_us:
-            return
+    def _is_over(
+        self,
+        layout: RowLayout,
+        request: GetRequest | SliceRequest | ScanRequest,
+        deadline: float,
+        done: Done,
+        *,
+        resumed: bool = False,
+    ) -> bool:
+        """Whether the time that a read is of is over for every clock; if not, it is carried out as soon as it is.
+
+        Refused, where it is to come, or too long ago.
+        """
+        self._check_history(layout, request.as_of_us, resumed=resumed)
+        skew_ms = self._stamping.clock.max_skew_ms
+        ahead_ms = request.as_of_us / 1000 - self._stamping.now_ms()
+        if ahead_ms > skew_ms:
+            text = f"{layout.name} can't be read as of a time that is {ahead_ms:.0f} ms ahead of this instance's clock"
+            raise refusals.invalid(f"{text}; give microseconds since 1970, of a time that is over")
+        left_s = (ahead_ms + skew_ms) / 1000
+        if left_s <= 0:
+            return True
+        if self._loop.time() + left_s >= deadline:
+            text = f"{layout.name} can be read as of {request.as_of_us} in {left_s * 1000:.0f} ms, when no clock of the"
+            raise Refused(refusals.READ_TIMEOUT, f"{text} cluster is before it any more; ask again, or give more time")
+        self.spawn(self._when_over(request, left_s, deadline, done), done)
+        return False
+
+    def _check_history(self, layout: RowLayout, as_of_us: int, *, resumed: bool) -> None:
+        """What is older than the table's history may be folded away on some replicas, and not on others.
+
+        Nor is there anything of the time before an overwrite. Later pages are of the generation of the first one.
+        """
         kept_s = layout.table.options.history_s
         ago_s = self._stamping.now_ms() / 1000 - as_of_us / 1_000_000
         if as_of_us < 0 or ago_s > kept_s:
             text = f"{layout.name} can be read as it was up to {kept_s} s ago (its option history_s), not {ago_s:.0f} s"
             raise Refused(refusals.INVALID, text, refusals.numbers(history_s=kept_s, ago_s=int(ago_s)))
+        if not resumed and as_of_us < (since_us := self._loads.whole_since_us(layout.table.id)):
+            text = (
+                f"{layout.name} was overwritten since; it can be read as it was from {since_us} µs on, not {as_of_us}"
+            )
+            raise Refused(refusals.INVALID, text, refusals.numbers(since_us=since_us))
 
     # What takes its time
 
@@ -264,6 +335,10 @@ class Executor:
         else:
             done(reply)
 
+    async def _when_over(self, request: AnyRequest, left_s: float, deadline: float, done: Done) -> None:
+        await asyncio.sleep(left_s)
+        self.execute(request, deadline + _MARGIN_S, done)
+
     async def _when_known(self, request: AnyRequest, version: int, deadline: float, done: Done) -> None:
         try:
             what = f"catalog version {version}, which the request was made for"
@@ -271,6 +346,26 @@ class Executor:
         except WaitedTooLong as error:
             details = refusals.numbers(version=version, current=self._schemas.version)
             done(Refused(refusals.VERSION_MISMATCH, str(error), details))
+            return
+        self.execute(request, deadline + _MARGIN_S, done)
+
+    async def _when_overwritten(
+        self,
+        writes: list[ReplicaWrite],
+        request: PutRequest | DeleteRequest | BatchRequest,
+        refused: Refused,
+        deadline: float,
+        done: Done,
+    ) -> None:
+        """Replicas know of a newer generation of a table than this node: once it does too, write to that one."""
+
+        def known() -> bool:
+            return any(self._loads.generation(each.table) != each.generation for each in writes)
+
+        try:
+            await self._waits.until(known, deadline, "the generation that is served now")
+        except WaitedTooLong:
+            done(refused)
             return
         self.execute(request, deadline + _MARGIN_S, done)
 
@@ -295,6 +390,21 @@ class Executor:
                     done(Refused("internal", f"{type(error).__name__}: {error}"[:300]))
 
         task.add_done_callback(ended)
+
+
+def _check_number(layout: RowLayout, columns: Sequence[int]) -> None:
+    """Before anything is made for each of them: a small message must not become a large answer, or much work."""
+    if len(columns) > len(layout.columns):
+        text = f"{len(columns)} columns are named, and the table has {len(layout.columns)}; name each once"
+        raise layout.refuse(text)
+
+
+def _check_columns(layout: RowLayout, columns: Sequence[int]) -> None:
+    """That each is named once; whether there are such columns is found out where they are read."""
+    _check_number(layout, columns)
+    if len(set(columns)) != len(columns):
+        twice = next(id for at, id in enumerate(columns) if id in columns[:at])
+        raise layout.refuse(f"{layout.column_name(twice)} is named twice; name each column once")
 
 
 def _rows(write: PutRequest | DeleteRequest) -> int:

@@ -10,22 +10,28 @@ one replica of three could be read at QUORUM once, and not be seen by the next r
 
     write of v reaches A only, its coordinator dies · read asks A and B: v · read asks B and C: not v, though v was seen
 
+While a tablet moves, that goes for each set that takes writes: the one that answers now is soon another.
+
 A read as of a time gives nothing to anybody: what was there then may have been deleted since, and a replica that has
 forgotten the deletion must not get it back.
 
 A read of one answer (ONE, LOCAL_ONE, or a single replica) compares nothing; from this node's own replica it is answered
 at once.
+
+Replicas that have gone from where they were sought, because their tablet is moved and this node has yet to hear of it,
+are no reason to fail: the read begins anew by the newer map as soon as it is known here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
+from trimtab.loads.view import LoadView
 from trimtab.net.errors import NetError
 from trimtab.node.answering import Refused
 from trimtab.node.links import Link
@@ -33,12 +39,12 @@ from trimtab.node.router import refusals
 from trimtab.node.router.deadlines import Deadlines, Ticket
 from trimtab.node.router.latencies import Latencies
 from trimtab.node.router.parcels import NO_ANSWER, NOT_SENT, Answered, Parcels, refusal_of, weight
-from trimtab.node.router.reconciling import Reconciled, digests_of, reconcile, split
+from trimtab.node.router.reconciling import Reconciled, differing, digests_of, reconcile, split
 from trimtab.node.router.replica_door import STALE_LEVELS
 from trimtab.node.router.routes import Quota, ReadRoute, Routes
 from trimtab.node.router.schemas import Schemas
 from trimtab.node.serving import Serving
-from trimtab.node.waits import Waits
+from trimtab.node.waits import WaitedTooLong, Waits
 from trimtab.rows import protocol
 from trimtab.rows.protocol import Failed, Pairs, RangeRows, ReplicaRead, ReplicaRows, ReplicaWrite, WriteKind
 from trimtab.topology.barriers import OpenRequests
@@ -47,6 +53,7 @@ from trimtab.topology.barriers import OpenRequests
 Done = Callable[[Refused | None, list[RangeRows], bool], None]
 
 _LEAST_TIME_S = 0.005
+_MARGIN_S = 0.02
 _UNKNOWN = (NO_ANSWER, NOT_SENT)
 
 
@@ -68,6 +75,7 @@ class Reads:
         raft_id: int,
         routes: Routes,
         schemas: Schemas,
+        loads: LoadView,
         own: OwnReplicas,
         links: Mapping[int, Link],
         parcels: Parcels,
@@ -81,6 +89,7 @@ class Reads:
         self.raft_id = raft_id
         self.routes = routes
         self.schemas = schemas
+        self.loads = loads
         self.own = own
         self.links = links
         self.parcels = parcels
@@ -129,6 +138,23 @@ class Reads:
         routes, latencies, own_dc = self.routes, self.latencies, self.routes.own_dc
         found.sort(key=lambda each: (each != self.raft_id, routes.dc_of(each) != own_dc, latencies.mean_s(each)))
         return found
+
+    def by_newer_map(self, read: ReplicaRead, deadline: float, done: Done, refused: Refused) -> None:
+        """Read again what replicas refused because they know a newer map than the one the read was routed by."""
+        self.spawn(self._read_again(read, deadline, done, refused))
+
+    async def _read_again(self, read: ReplicaRead, deadline: float, done: Done, refused: Refused) -> None:
+        try:
+            what = f"a newer map than that of version {read.topology}"
+            await self._waits.until(lambda: self.routes.stamp()[0] > read.topology, deadline - _MARGIN_S, what)
+        except WaitedTooLong:
+            done(refused, [], False)
+        except asyncio.CancelledError:
+            done(refused, [], False)
+            raise
+        else:
+            topology, catalog = self.routes.stamp()
+            self.begin(msgspec.structs.replace(read, topology=topology, catalog=catalog), deadline, done)
 
     def opened(self, topology: int) -> int:
         return self._open.open(topology)
@@ -196,7 +222,7 @@ class TabletRead:
         done, self._done = self._done, None
         assert done is not None, "it has not begun"
         if self._failures:
-            done(self._failed_error(quota, 0), [], False)
+            self._tell(done, self._failed_error(quota, 0), [])
         else:
             done(refusals.unavailable(self._read.level, quota.count, able, quota.where), [], False)
 
@@ -278,7 +304,7 @@ class TabletRead:
         self._conclude(None, first.ranges)
 
     def _met(self, holders: Collection[int]) -> bool:
-        return all(sum(1 for each in quota.members if each in holders) >= quota.count for quota in self._route.quotas)
+        return _reached(self._route.quotas, holders)
 
     def _failed(self, raft_id: int, failure: Failed) -> None:
         if self._done is None or self._reconciling:
@@ -364,7 +390,14 @@ class TabletRead:
         if self._ticket is not None:
             self._reads.deadlines.cancel(self._ticket)
         self._reads.ended(self._token, self._read.topology)
-        done(refused, ranges, self._stale)
+        self._tell(done, refused, ranges)
+
+    def _tell(self, done: Done, refused: Refused | None, ranges: list[RangeRows]) -> None:
+        gone = any(failure.code in refusals.OTHER_MAP for failure in self._failures.values())
+        if refused is not None and gone and self._reads.loop.time() < self._deadline - _MARGIN_S:
+            self._reads.by_newer_map(self._read, self._deadline, done, refused)
+        else:
+            done(refused, ranges, self._stale)
 
     # Replicas that differ
 
@@ -422,33 +455,38 @@ class TabletRead:
                 self._failures[raft_id] = Failed(NO_ANSWER, f"its answer can't be read: {wrong}")
 
     async def _bring_in_step(self, found: Reconciled, holders: set[int]) -> None:
-        """Give those that are behind what they lack, until as many hold the result as the level needs."""
+        """Give those that are behind what they lack, until as many hold the result as the level needs, in each set."""
+        written = self._reads.routes.write(self._read.table, self._read.tablet, self._read.level)
+        quotas = (*self._route.quotas, *written.quotas)
         lacking = {raft_id: pairs for raft_id, pairs in found.lacking.items() if pairs}
+        # Whoever takes writes and answers no reads is not asked what it has.
+        unseen = [raft_id for raft_id in written.targets if raft_id not in self._route.replicas]
+        lacking |= dict.fromkeys(unseen, differing(found) if unseen else [])
         while True:
-            await self._write_all(lacking, holders)
-            if self._met(holders):
+            await self._write_all(lacking, holders, quotas)
+            if _reached(quotas, holders):
                 return
             # Somebody could not be brought in step; one that was not asked may hold the result in its place.
             spares = self._spares({})
             if not spares:
-                quota = max(
-                    self._route.quotas, key=lambda each: each.count - sum(1 for one in each.members if one in holders)
-                )
-                received = sum(1 for each in quota.members if each in holders)
-                raise self._failed_error(quota, received)
+                quota = max(quotas, key=lambda each: each.count - _among(each, holders))
+                raise self._failed_error(quota, _among(quota, holders))
             self._asked[spares[0]] = False
             lacking = {spares[0]: [part for each in found.ranges for part in each.pairs]}
 
-    async def _write_all(self, lacking: Mapping[int, Pairs], holders: set[int]) -> None:
+    async def _write_all(self, lacking: Mapping[int, Pairs], holders: set[int], quotas: Sequence[Quota]) -> None:
         reads, read = self._reads, self._read
         enough: asyncio.Future[None] = reads.loop.create_future()
         left: dict[int, int] = {}
         # As old as the read, not as its repair: in a machine that stood still in between, what was read may have been
         # deleted since, and the deletion be forgotten.
         began_ms, layout = read.now_s * 1000, reads.schemas.layout(read.table)
+        epoch, table, tablet = max(read.epoch, 0), read.table, read.tablet
+        generation = reads.loads.generation(table, epoch)
         writes = {
             raft_id: [
-                ReplicaWrite(read.table, read.tablet, part, began_ms, WriteKind.REPAIR) for part in split(layout, pairs)
+                ReplicaWrite(table, tablet, part, began_ms, WriteKind.REPAIR, generation, epoch)
+                for part in split(layout, pairs)
             ]
             for raft_id, pairs in lacking.items()
         }
@@ -460,7 +498,7 @@ class TabletRead:
             left[raft_id] -= 1
             if not left[raft_id] and raft_id not in self._failures:
                 holders.add(raft_id)
-            if not enough.done() and (self._met(holders) or not any(left.values())):
+            if not enough.done() and (_reached(quotas, holders) or not any(left.values())):
                 enough.set_result(None)
 
         for raft_id, parts in writes.items():
@@ -473,5 +511,13 @@ class TabletRead:
                     raft_id, write, weight(write), read.topology, read.catalog, self._deadline, answered
                 ):
                     reads.loop.call_soon(answered, raft_id, Failed(NOT_SENT, "too much waits for its answer"))
-        if any(left.values()) and not self._met(holders):
+        if any(left.values()) and not _reached(quotas, holders):
             await enough
+
+
+def _among(quota: Quota, holders: Collection[int]) -> int:
+    return sum(1 for each in quota.members if each in holders)
+
+
+def _reached(quotas: Sequence[Quota], holders: Collection[int]) -> bool:
+    return all(_among(quota, holders) >= quota.count for quota in quotas)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.rows.digests import digest_of
+from trimtab.rows.keys import inverted
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Pairs, RangeRows, ReplicaRead, ReplicaRows
 from trimtab.rows.reading import merge_answers
@@ -32,11 +33,12 @@ def digests_of(rows: ReplicaRows) -> list[bytes]:
 
 def reconcile(layout: RowLayout, read: ReplicaRead, answers: Mapping[int, ReplicaRows]) -> Reconciled:
     """Merge everybody's rows, range by range."""
+    apart = frozenset(map(inverted, read.apart))
     ranges: list[RangeRows] = []
     lacking: dict[int, Pairs] = {raft_id: [] for raft_id in answers}
     for position, wanted in enumerate(read.ranges):
         given = {raft_id: rows.ranges[position] for raft_id, rows in answers.items()}
-        merged = merge_answers(layout, wanted, list(given.values()), read.now_s, read.as_of_us)
+        merged = merge_answers(layout, wanted, list(given.values()), read.now_s, read.as_of_us, apart)
         ranges.append(RangeRows(merged.pairs, b"", merged.more, merged.end))
         for raft_id, rows in given.items():
             held = frozenset(rows.pairs[::2])
@@ -44,6 +46,14 @@ def reconcile(layout: RowLayout, read: ReplicaRead, answers: Mapping[int, Replic
                 if merged.pairs[place] not in held:
                     lacking[raft_id] += merged.pairs[place : place + 2]
     return Reconciled(ranges, lacking)
+
+
+def differing(found: Reconciled) -> Pairs:
+    """What some replica lacks of the merged answer."""
+    pairs: dict[bytes, bytes] = {}
+    for lacking in found.lacking.values():
+        pairs.update(zip(lacking[::2], lacking[1::2], strict=True))
+    return [part for pair in pairs.items() for part in pair]
 
 
 def split(layout: RowLayout, pairs: Pairs) -> list[Pairs]:

@@ -3,20 +3,26 @@
 An answer is bounded, in bytes and in what may be looked at for it, so that none holds the loop for long or is too large
 for a message. A range that ended early says where to go on; ranges that were not begun say so too. Where a range ends
 depends on its rows alone, so replicas that agree give equal digests.
+
+Rows are merged whole, whatever columns are wanted: else replicas could not be compared. Only where nobody compares,
+collections that are not wanted are passed over (`narrowed`): one may have tens of thousands of elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from trimtab.node.answering import Refused
 from trimtab.rows.digests import digest_of
-from trimtab.rows.keys import PUT, after
+from trimtab.rows.keys import PUT, after, inverted
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.projection import plan_of
+from trimtab.rows.projection import plan_of, row_cells
 from trimtab.rows.protocol import Cell, Pairs, RangeRead, RangeRows, ReplicaRead
-from trimtab.rows.reading import Limits, Scan, read_range, rows_of, scan_of
+from trimtab.rows.reading import NONE_APART, Limits, Scan, read_range, scan_of
 from trimtab.rows.values import HEAD, MARKER, PER_CELL, TIMES, TTL
 
 ANSWER_BYTES = 256 << 10  # of one message; a row more may exceed it
@@ -56,6 +62,7 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
     answers: list[RangeRows] = []
     left_bytes, left_pairs = ANSWER_BYTES, SCANNED_PAIRS
     at_once: Scan | None = None
+    apart = frozenset(map(inverted, read.apart)) if read.apart else NONE_APART
     for wanted in read.ranges:
         if left_bytes <= 0 or left_pairs <= 0:
             # An empty digest is no digest of anything: whoever compares finds a difference and asks for the rows.
@@ -65,7 +72,7 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
         if wanted.point:
             scan = at_once = at_once or _at_once(replica)
         limits = Limits(left_bytes, SCANNED_BYTES, left_pairs)
-        found = read_range(layout, scan, wanted, read.now_s, read.as_of_us, limits=limits)
+        found = read_range(layout, scan, wanted, read.now_s, read.as_of_us, limits=limits, apart=apart)
         left_bytes -= sum(map(len, found.pairs))
         left_pairs -= max(len(found.pairs) // 2, 1)
         if read.digest:
@@ -76,37 +83,73 @@ def read_ranges(replica: Readable, layout: RowLayout, read: ReplicaRead) -> list
 
 
 def read_cells(
-    replica: Readable, layout: RowLayout, keys: Sequence[bytes], columns: Sequence[int], now_s: int
+    replica: Readable,
+    layout: RowLayout,
+    keys: Sequence[bytes],
+    columns: Sequence[int],
+    now_s: int,
+    shown: Callable[[bytes], None] | None = None,
 ) -> list[tuple[Cell, ...] | None]:
-    """The wanted cells of rows of a table without clustering columns, by their row keys, in step; None: no such row."""
-    asked = plan_of(layout, columns).number
+    """The wanted cells of rows of a table without clustering columns, by their row keys, in step; None: no such row.
+
+    `shown` is told the key of the newest version of each row that has to be read.
+    """
+    plan = plan_of(layout, columns)
+    asked = plan.number
     found = replica.rows.find(keys, asked)
     if None not in found:
         return found
+    multicell, narrow = layout.regular.multicell, narrowed(layout, columns)
+    narrow_plan = plan if narrow is layout else plan_of(narrow, columns)
     size_bytes = 0
     for place, key in enumerate(keys):
         if found[place] is None:
-            pairs = _row(replica, layout, key, now_s)
-            if pairs:
-                size_bytes += len(pairs[1])
-                if size_bytes > AT_ONCE_BYTES and place:
-                    raise Refused("too_large", f"more than {AT_ONCE_BYTES} bytes are too much to be read at once")
-            cells = rows_of(layout, pairs, columns, now_s).cells
-            if cells:
-                found[place] = row = tuple(cells[0])
-                if len(pairs) == 2 and not pairs[1][0] & (TTL | PER_CELL) and not layout.regular.multicell:
+            versions = replica.read(key, key + _PAST_TAIL, _ALL_VERSIONS)
+            if not versions:
+                continue
+            if shown is not None:
+                shown(versions[0][0])
+            # Collections are merged once, with what is wanted of them; other rows are kept, as one value.
+            pairs = [*chain.from_iterable(versions)] if multicell else _row(layout, key, versions, now_s)
+            size_bytes += len(pairs[1]) if len(pairs) == 2 else sum(map(len, pairs[1::2]))
+            if size_bytes > AT_ONCE_BYTES and place:
+                raise Refused("too_large", f"more than {AT_ONCE_BYTES} bytes are too much to be read at once")
+            cells = row_cells(narrow, narrow_plan, pairs, now_s)
+            if cells is None and narrow is not layout:
+                # What is not asked for may be all that is left of it.
+                cells = row_cells(layout, plan, pairs, now_s)
+            if cells is not None:
+                found[place] = row = tuple(cells)
+                if len(pairs) == 2 and not pairs[1][0] & (TTL | PER_CELL) and not multicell:
                     # Nothing in it expires: it stays so until it is written again.
                     replica.rows.keep(key, asked, row, len(pairs[1]))
     return found
 
 
-def _row(replica: Readable, layout: RowLayout, key: bytes, now_s: int) -> Pairs:
-    """A row: a single version as it is, several merged."""
-    versions = replica.read(key, key + _PAST_TAIL, _ALL_VERSIONS)
-    if len(versions) == 1 or (versions and _says_all(layout, versions)):
+def narrowed(layout: RowLayout, columns: Sequence[int]) -> RowLayout:
+    """A layout that passes over the collections that are not wanted, as if they were dropped.
+
+    A row that is live by it is live, and has the wanted cells that it has; one that is not may be live all the same.
+    """
+    if not layout.regular.multicell and not layout.static.multicell:
+        return layout
+    key = ("narrow", *columns)
+    known: RowLayout | None = layout.plans.get(key)
+    if known is None:
+        shapes, table = (layout.regular, layout.static), layout.table
+        passed = {each.id for shape in shapes for each in shape.columns if each.multicell}.difference(columns)
+        known = layout
+        if dropped := tuple(each for each in table.columns if each.id in passed):
+            kept = tuple(each for each in table.columns if each.id not in passed)
+            known = RowLayout(replace(table, columns=kept, dropped=(*table.dropped, *dropped)), layout.udts)
+        layout.remember(key, known)
+    return known
+
+
+def _row(layout: RowLayout, key: bytes, versions: Sequence[Pair], now_s: int) -> Pairs:
+    """A row without collections: a single version as it is, several merged."""
+    if len(versions) == 1 or _says_all(layout, versions):
         return [*versions[0]]
-    if not versions:
-        return []
     return read_range(layout, scan_of(versions), RangeRead(key, after(key), 1, False, True), now_s).pairs
 
 

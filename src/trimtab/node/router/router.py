@@ -13,6 +13,7 @@ from trimtab.node.router.clock_memory import PREFIX as CLOCK_PREFIX
 from trimtab.node.router.clock_memory import ClockMemory
 from trimtab.node.router.deadlines import Deadlines
 from trimtab.node.router.door import RowsDoor
+from trimtab.node.router.epochs import Unsettled
 from trimtab.node.router.executor import Executor
 from trimtab.node.router.gets import Gets
 from trimtab.node.router.overload import Overload
@@ -22,6 +23,7 @@ from trimtab.node.router.reads import Reads
 from trimtab.node.router.replica_door import Ages, ReplicaDoor, Replicas
 from trimtab.node.router.routes import Routes
 from trimtab.node.router.schemas import Schemas
+from trimtab.node.router.shown import Shown
 from trimtab.node.router.stamping import Stamping
 from trimtab.node.router.writes import Hints, Writes
 from trimtab.storage.mutation_log import Records
@@ -50,7 +52,9 @@ class Router:
         timing = instance.settings.timing
         # What goes to one replica in one message; some room is left for what surrounds it.
         limit_bytes = instance.settings.limits.frame_bytes * 3 // 4
+        answer_bytes = instance.settings.net_limits.answer_bytes
         raft_id, view, serving = instance.raft_id, instance.watching.view, control.serving
+        loads = instance.watching.loads
         links = instance.host.links
         self._raft_id = raft_id
         self._view = view
@@ -59,9 +63,10 @@ class Router:
         self._turn = 0
         self.clock = HybridClock(timing.max_skew_ms)
         self.clock_memory = ClockMemory(self.clock, instance.holdings.log.records(CLOCK_PREFIX))
+        self.shown = Shown(instance.wall_ms, timing.max_skew_ms)
         self.deadlines = Deadlines()
         self.overload = Overload()
-        self.routes = Routes(raft_id, view, instance.watching.tables)
+        self.routes = Routes(raft_id, view, instance.watching.tables, loads)
         self.parcels = Parcels(
             links,
             limit_bytes,
@@ -73,15 +78,19 @@ class Router:
             raft_id,
             view,
             schemas,
+            loads,
             replicas,
             serving,
             control.waits,
             self.clock,
             Ages(timing.hint_life_ms, timing.max_skew_ms),
+            self.shown,
             wall_ms=instance.wall_ms,
             judged_ms=control.clock_watch.judged_ms,
+            barrier=control.read_barrier,
             trusted=instance.admission.speaks_for,
             complain=instance.complaints.add,
+            answer_bytes=answer_bytes,
         )
         self.writes = Writes(
             raft_id,
@@ -98,6 +107,7 @@ class Router:
             raft_id,
             self.routes,
             schemas,
+            loads,
             self.replica_door,
             links,
             self.parcels,
@@ -121,18 +131,29 @@ class Router:
             complain=instance.complaints.add,
             name=instance.settings.instance_id,
         )
+        unsettled = Unsettled(loads, instance.wall_ms)
         self.executor = Executor(
             schemas,
+            loads,
             self.writes,
             self.batches,
-            Gets(self.reads, self.replica_door, self.routes, instance.wall_ms),
-            Paging(self.reads, self.routes, instance.wall_ms),
+            Gets(self.reads, self.replica_door, self.routes, loads, unsettled, self.shown, instance.wall_ms),
+            Paging(
+                self.reads,
+                self.routes,
+                loads,
+                unsettled,
+                control.waits,
+                self.shown,
+                instance.wall_ms,
+                answer_bytes=answer_bytes,
+            ),
             Stamping(self.clock, instance.wall_ms, self.clock_memory, control.clock_watch),
             control.waits,
             limit_bytes=limit_bytes,
             complain=instance.complaints.add,
         )
-        self.door = RowsDoor(self.executor, self.overload)
+        self.door = RowsDoor(self.executor, self.overload, answer_bytes)
 
     def handlers(self) -> dict[str, Handler]:
         """Methods that are answered by callbacks: everything that has to be fast."""
@@ -148,6 +169,7 @@ class Router:
     def stop(self) -> None:
         """Begin and answer nothing any more."""
         self.batches.stop()
+        self.writes.close()
         self.executor.close()
         self.replica_door.close()
         self.deadlines.close()

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.loads.view import LoadView
 from trimtab.node.answering import Refused
 from trimtab.node.router import refusals
+from trimtab.node.router.epochs import is_coming
 from trimtab.tablets.consistency import ANYWHERE, Level, count_by_dc, needed
 from trimtab.tablets.domains import domain_of
 from trimtab.tablets.selectors import ReplicaSets
@@ -51,10 +53,11 @@ class ReadRoute:
 class Routes:
     """Of one instance, which is in a data centre of its own."""
 
-    def __init__(self, raft_id: int, view: View, tables: TableView) -> None:
+    def __init__(self, raft_id: int, view: View, tables: TableView, loads: LoadView) -> None:
         self._raft_id = raft_id
         self._view = view
         self._tables = tables
+        self._loads = loads
         self._at = (-1, -1)
         self._writes: dict[tuple[int, int, Level], WriteRoute] = {}
         self._reads: dict[tuple[int, int, Level], ReadRoute] = {}
@@ -72,12 +75,16 @@ class Routes:
     def own_dc(self) -> str:
         return self.dc_of(self._raft_id)
 
-    def exists(self, table: int, tablet: int) -> bool:
+    def exists(self, table: int, tablet: int, generation: int, epoch: int = 0) -> bool:
+        """Whether there is such a tablet, and this generation of it is served, or will be; at `epoch` it is."""
         try:
             self._tables.sets(table, tablet)
         except LookupError:
             return False
-        return True
+        # A rollback makes one served again that was overwritten; until that is known here, nothing is certain.
+        if generation == self._loads.generation(table) or epoch > self._loads.visible(table):
+            return True
+        return is_coming(self._loads, table, generation)
 
     def write(self, table: int, tablet: int, level: Level) -> WriteRoute:
         """Where a write goes; Refused where there is no such tablet."""

@@ -63,6 +63,9 @@ class MemoryReplica:
         self.gone = False
         self.repaired_through_ms = 0
         self.finished = 0
+        self.generation = 1
+        self.adopted = 0
+        self.needs = 0
 
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterable[Pair]:
         stop = len(self.keys) if high is None else bisect_left(self.keys, high)
@@ -81,6 +84,9 @@ class MemoryReplica:
     async def put(self, pairs: list[bytes]) -> None:
         await asyncio.sleep(0)
         self.add(pairs)
+
+    async def mended(self) -> None:
+        self.adopted = max(self.adopted, self.needs)
 
     async def set_repaired_through(self, through_ms: int) -> None:
         self.repaired_through_ms = through_ms
@@ -101,7 +107,9 @@ class Neighbours:
         self.layout = layout
         self.held = {raft_id: MemoryReplica(layout) for raft_id in range(1, count + 1)}
         self.down: set[int] = set()
+        self.lost: set[int] = set()  # those left the cluster
         self.unsynced: set[int] = set()
+        self.on_the_move = False
         self.asked: list[tuple[int, str]] = []
         self.now_ms = 1_000_000
         self.catalog = 1
@@ -109,7 +117,7 @@ class Neighbours:
 
     def _service(self, raft_id: int) -> RepairService:
         return RepairService(
-            lambda _table, _tablet: self.held[raft_id],
+            lambda _table, _tablet, _generation: self.held[raft_id],
             synced=lambda: raft_id not in self.unsynced,
             catalog=lambda: self.catalog,
         )
@@ -133,11 +141,17 @@ class Neighbours:
     def replicas(self, _table: int, _tablet: int) -> tuple[int, ...]:
         return tuple(self.held)
 
+    def moving(self, _table: int, _tablet: int) -> bool:
+        return self.on_the_move
+
     def dc_of(self) -> Mapping[int, str]:
         return dict.fromkeys(self.held, "dc1")
 
     def likely(self, raft_ids: Iterable[int]) -> list[int]:
-        return [raft_id for raft_id in raft_ids if raft_id not in self.down]
+        return [raft_id for raft_id in raft_ids if raft_id not in self.down | self.lost]
+
+    def left(self, raft_ids: Iterable[int]) -> list[int]:
+        return [raft_id for raft_id in raft_ids if raft_id in self.lost]
 
     def name_of(self, raft_id: int) -> str:
         return f"i{raft_id}"

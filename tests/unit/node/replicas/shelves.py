@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.loads.records import EpochRecord
 from trimtab.node.founding import synced
 from trimtab.node.replicas.flushing import FlushBounds
 from trimtab.node.replicas.replica import Replica
@@ -41,6 +42,8 @@ class Life:
     ) -> None:
         self.disk = disk
         self.wanted = dict(wanted)
+        self.arriving: dict[tuple[int, int], str | None] = {}
+        self.epochs = EpochRecord()
         self.settled = True
         self.failures: list[BaseException] = []
         self.said: list[str] = []
@@ -60,6 +63,8 @@ class Life:
             self.mutations,
             lambda: self.wanted,
             bounds=self._bounds,
+            arriving=lambda: self.arriving,
+            epochs=lambda _table: self.epochs,
             settled=lambda: self.settled,
             fatal=self.failures.append,
             story=self.said.append,

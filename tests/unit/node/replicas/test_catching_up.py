@@ -42,7 +42,9 @@ class Returning:
         self.may_repair.set()
         self.on_repair: Callable[[], None] = lambda: None
         self.repairs: list[str] = []
+        self.fetched = 0
         self.climb = 1
+        self.holds = True
         self.asked: list[tuple[int, str]] = []
         self.stories: list[str] = []
         self.defects: list[BaseException] = []
@@ -77,7 +79,7 @@ class Returning:
         return True
 
     def holds_any(self) -> bool:
-        return True
+        return self.holds
 
     async def ask(self, raft_id: int, method: str, body: bytes, timeout_s: float) -> bytes:
         self.asked.append((raft_id, method))
@@ -101,6 +103,9 @@ class Returning:
         await self.may_repair.wait()
         self.repairs.append(why)
         self.on_repair()
+
+    async def fetch_loads(self, *, gentle: bool) -> None:
+        self.fetched += 1
 
     def repairing(self) -> str:
         return "" if self.may_repair.is_set() else "0 of 8 replicas are repaired"
@@ -245,6 +250,19 @@ def test_one_that_serves_and_is_told_of_a_mark_looks_into_it_at_its_leisure() ->
         it.catching_up.missed()
         await asyncio.sleep(1)
         assert len(it.repairs) == 1 and it.marks == {} and it.catching_up.caught_up
+
+    play(story)
+
+
+def test_one_that_holds_nothing_asks_nobody_when_it_comes_and_clears_marks_without_a_repair() -> None:
+    async def story(it: Returning) -> None:
+        it.holds = False
+        await it.back()
+        assert it.asked == []
+        it.marks[2] = (1, 7)
+        it.catching_up.missed()
+        await asyncio.sleep(1)
+        assert it.repairs == [] and it.marks == {}, "else it would be told of it for ever"
 
     play(story)
 

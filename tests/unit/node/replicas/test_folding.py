@@ -8,6 +8,7 @@ from tests.unit.node.replicas.shelves import Life, model_disk, until
 from tests.unit.rows.tables import table
 
 from trimtab.node.answering import Refused
+from trimtab.node.replicas import folding
 from trimtab.node.replicas.folding import Folding, FoldPace
 from trimtab.node.replicas.replica import HOT_WRITES, ReplicaState
 from trimtab.rows.folding import FoldRule
@@ -18,6 +19,8 @@ from trimtab.rows.protocol import DeleteRequest, PutRequest
 ONE = {(7, 0): 1}
 LAYOUT = RowLayout(table(["bigint"], ["int"], ["text", "int"]))
 P, C, TEXT, NUMBER = 1, 2, 3, 4
+WITH_STATIC = RowLayout(table(["bigint"], ["int"], ["text", "int"], ["text"]))
+STATIC_TEXT = next(each.id for each in WITH_STATIC.static.columns)
 EVERYTHING = FoldRule(forget_before_ms=10**15, history_from_us=10**18)
 NOTHING_FORGOTTEN = FoldRule(forget_before_ms=0, history_from_us=10**18)
 QUICK = FoldPace(rest_s=0.0, slice_steps=16, part_s=0.0, look_every_s=0.001)
@@ -34,14 +37,17 @@ def small(number):
 class Table:
     """A replica of the table, with a stamp that grows."""
 
-    def __init__(self, life, replica, rule=EVERYTHING, pace=QUICK):
+    def __init__(self, life, replica, rule=EVERYTHING, pace=QUICK, layout=LAYOUT):
+        self.layout = layout
+        columns = {each.name: each.id for each in layout.columns.values()}
+        self.columns = [columns[name] for name in ("p0", "c0", "v0")]
         self.replica = replica
         self.rule = rule
         self.stamp = 0
         self.complaints = []
         self.folding = Folding(
             life.shelf.held,
-            lambda table_id: LAYOUT if table_id == 7 else None,
+            lambda table_id: layout if table_id == 7 else None,
             lambda _replica, _layout: self.rule,
             pace=pace,
             complain=self.complaints.append,
@@ -61,16 +67,16 @@ class Table:
     async def put(self, partition, row, text, ttl_s=0, update=False):
         self.stamp += 1
         request = PutRequest(
-            7, 1, [P, C, TEXT], [[big(partition), small(row), text.encode()]], ttl_s=ttl_s, update=update
+            7, 1, self.columns, [[big(partition), small(row), text.encode()]], ttl_s=ttl_s, update=update
         )
-        for pairs in pairs_of_put(LAYOUT, request, self.stamp, 1_000).values():
+        for pairs in pairs_of_put(self.layout, request, self.stamp, 1_000).values():
             outcome = await self.write(pairs)
         return outcome
 
     async def delete(self, partition, row=None):
         self.stamp += 1
         request = DeleteRequest(7, 1, [big(partition)], row=None if row is None else [small(row)])
-        for pairs in pairs_of_delete(LAYOUT, request, self.stamp, 1_000).values():
+        for pairs in pairs_of_delete(self.layout, request, self.stamp, 1_000).values():
             assert await self.write(pairs) is None
 
     @property
@@ -160,6 +166,47 @@ def test_a_row_that_is_written_again_and_again_is_folded_though_nobody_reads_it(
         (row_key,) = shop.replica.hot
         shop.folding.fold_hot(shop.replica)
         assert [b"the last" in value for _, value in shop.replica.get_row(row_key)] == [True]
+
+    asyncio.run(story())
+
+
+def test_a_hot_static_row_is_folded_like_any_other():
+    async def story():
+        shop = await Table.open(rule=FoldRule(forget_before_ms=0, history_from_us=0), layout=WITH_STATIC)
+        await shop.delete(1)
+        await shop.put(1, 1, "a row")
+        for version in range(HOT_WRITES):
+            shop.stamp += 1
+            request = PutRequest(7, 1, [P, STATIC_TEXT], [[big(1), f"version {version}".encode()]])
+            for pairs in pairs_of_put(WITH_STATIC, request, shop.stamp, 1_000).values():
+                assert await shop.write(pairs) is None
+        (static_key,) = shop.replica.hot
+        shop.folding.fold_hot(shop.replica)
+        ((_, value),) = shop.replica.get_row(static_key)
+        assert b"version 127" in value
+        assert (len(shop.pairs), shop.replica.hot, shop.replica.forgot_us) == (3, {}, shop.stamp)
+
+    asyncio.run(story())
+
+
+def test_a_very_long_row_is_folded_in_parts_and_its_deletion_stays_until_all_of_it_was(monkeypatch):
+    async def story():
+        monkeypatch.setattr(folding, "_MOST_VERSIONS", 20)
+        shop = await Table.open()
+        for version in range(30):
+            await shop.put(1, 1, f"version {version}", update=True)
+        await shop.delete(1, 1)
+        for version in range(10):
+            await shop.put(1, 1, f"later {version}", update=True)
+        row_key = shop.pairs[0][0][:-17]
+        shop.replica.note_hot(row_key)
+        left = []
+        for _ in range(3):
+            shop.folding.fold_hot(shop.replica)
+            left.append(len(shop.pairs))
+        # The newest twenty are a row and its deletion; then these with eighteen more; then all that is left.
+        assert left == [2 + 21, 2 + 3, 1] and shop.replica.hot == {}
+        assert b"later 9" in shop.pairs[0][1]
 
     asyncio.run(story())
 

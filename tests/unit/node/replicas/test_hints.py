@@ -280,6 +280,19 @@ def test_what_a_target_refuses_for_now_is_pushed_again() -> None:
     play(story)
 
 
+def test_hints_for_a_replica_that_has_moved_away_are_dropped_and_owed_to_nobody() -> None:
+    async def story(it: Coordinator) -> None:
+        it.up.add(2)
+        it.refusing[7] = Failed("not_here", "instance 2 holds no replica of tablet 0 of table 7")
+        it.hints.add(2, it.write(1))
+        it.hints.add(2, it.write(2, table=8))
+        await it.hints.emptied(2, 10.0)
+        assert it.keys() == [2], "what it still holds it gets"
+        assert it.hints.held_for(2) == (0, 0) and it.hints.marked() == []
+
+    play(story)
+
+
 def test_what_a_target_refuses_for_good_is_a_mark_and_keeps_nobody_waiting() -> None:
     async def story(it: Coordinator) -> None:
         it.up.add(2)

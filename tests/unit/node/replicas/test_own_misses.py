@@ -52,6 +52,28 @@ def test_each_tablet_that_missed_something_is_repaired_once_and_again_if_it_miss
     play(story)
 
 
+def test_a_replica_that_is_on_the_move_is_repaired_when_it_has_arrived() -> None:
+    async def story() -> None:
+        mender: Any = Mender()
+        moving = True
+        misses = OwnMisses(
+            mender,
+            lambda table, tablet: (table, tablet),  # type: ignore[arg-type, return-value]
+            waits=lambda _table, _tablet: moving,
+            ready=lambda: True,
+            defect=_raise,
+        )
+        misses.note(1, 0)
+        await asyncio.sleep(3 * SETTLE_S)
+        assert mender.mended == [] and len(misses) == 1
+        moving = False
+        await asyncio.sleep(2 * SETTLE_S)
+        assert mender.mended == [(1, 0)] and len(misses) == 0
+        misses.stop()
+
+    play(story)
+
+
 def test_replicas_that_are_gone_or_alone_are_not_waited_for() -> None:
     async def story() -> None:
         mender: Any = Mender()

@@ -131,6 +131,84 @@ def test_of_two_replicas_one_that_was_away_asks_the_other_if_it_can_and_does_not
     play(2, story)
 
 
+def test_an_intact_replica_does_not_wait_for_those_who_left_for_good() -> None:
+    """Two of three were lost with the majority: what the third has is all there is, and it serves it."""
+
+    async def story(stage: Stage) -> None:
+        stage.around.lost.update((2, 3))
+        await asyncio.wait_for(stage.mending.mend_all([stage.own], gentle=False), 5.0)
+        assert stage.mending.progress() == "" and not stage.asked
+
+    play(3, story)
+
+
+@pytest.mark.parametrize(("down", "enough"), [({3}, True), ({2, 3}, False)])
+def test_one_that_is_not_read_yet_is_repaired_against_a_read_quorum_of_those_who_are(
+    down: set[int], enough: bool
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.around.replicas = lambda _table, _tablet: (2, 3, 4)  # type: ignore[method-assign]
+        stage.give(1, 2)
+        stage.give(2, 4)
+        stage.around.down |= down
+        assert await stage.mending.mend_now(stage.own) is enough
+        assert stage.asked == {2, 3, 4} - down and len(stage.own.pairs) == len(stage.asked)
+
+    play(4, story)
+
+
+def test_one_that_is_not_read_yet_does_not_wait_for_those_who_left_for_good() -> None:
+    """The only other one died after it had been copied: what has arrived is all there is."""
+
+    async def story(stage: Stage) -> None:
+        stage.around.replicas = lambda _table, _tablet: (2,)  # type: ignore[method-assign]
+        stage.around.down.add(2)
+        assert not await stage.mending.mend_now(stage.own)
+        stage.around.lost.add(2)
+        assert await stage.mending.mend_now(stage.own)
+
+    play(2, story)
+
+
+def test_of_those_who_are_left_as_many_are_asked_as_there_can_be() -> None:
+    async def story(stage: Stage) -> None:
+        stage.give(1, 2)
+        stage.around.lost.add(3)
+        stage.around.down.add(2)
+        mending = asyncio.ensure_future(stage.mending.mend_all([stage.own], gentle=False))
+        await asyncio.sleep(30)
+        assert not mending.done() and "needs 1 of 2 other replicas" in stage.mending.progress()
+        stage.around.down.clear()
+        await mending
+        assert len(stage.own.pairs) == 1
+
+    play(3, story)
+
+
+def test_one_that_lost_its_data_is_not_made_of_too_few_because_others_left() -> None:
+    """What to do then is an operator's decision."""
+
+    async def story(stage: Stage) -> None:
+        stage.give(1, 2)
+        stage.own.answers = False
+        stage.around.lost.add(3)
+        stage.rebuilding.start()
+        await asyncio.sleep(30)
+        assert not stage.own.answers and "needs 2 of 2 other replicas" in stage.stories[-1]
+
+    play(3, story)
+
+
+def test_loads_that_only_those_had_who_left_are_hopeless() -> None:
+    async def story(stage: Stage) -> None:
+        stage.around.lost.update((2, 3))
+        stage.own.needs = 7
+        with pytest.raises(Hopeless, match="lacks loads up to epoch 7, and its 0 other replicas"):
+            await asyncio.wait_for(stage.mending.mend(stage.own, intact=True, gentle=False), 5.0)
+
+    play(3, story)
+
+
 def test_a_replica_that_was_closed_meanwhile_is_left_alone() -> None:
     async def story(stage: Stage) -> None:
         stage.own.answers = False

@@ -17,7 +17,8 @@ from tests.unit.node.replicas.memory_replicas import (
 )
 
 from trimtab.node.replicas import walking
-from trimtab.node.replicas.repair import RepairFailed
+from trimtab.node.replicas.mending import Hopeless, Mending
+from trimtab.node.replicas.repair import Repair, RepairFailed, RepairService
 from trimtab.rows import repair_protocol as protocol
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.reading import Limits
@@ -183,5 +184,68 @@ def test_a_page_that_slept_for_longer_than_a_hint_lives_is_thrown_away() -> None
         with pytest.raises(RepairFailed, match="longer than a hint lives"):
             await around.repair().against(around.held[1], 2)
         assert around.held[1].pairs == {}
+
+    asyncio.run(story())
+
+
+def test_a_replica_that_lacks_a_load_takes_it_only_from_those_that_have_it() -> None:
+    around = Neighbours(NARROW, 3)
+    for raft_id in (1, 2, 3):
+        around.held[raft_id].add(put(NARROW, 1, "a", 5))
+    around.held[2].add(put(NARROW, 2, "b", 999))
+    around.held[2].adopted, around.held[1].needs = 4, 4
+
+    async def story() -> None:
+        repair = around.repair()
+        with pytest.raises(RepairFailed, match="it has loads up to epoch 0 only, and 4 is needed"):
+            await repair.against(around.held[1], 3)
+        mending = Mending(1, repair, around, story=lambda _line: None)
+        assert await mending.mend(around.held[1], intact=True, gentle=False)
+        assert around.held[1].adopted == 4 and await around.held[1].content() == await around.held[2].content()
+        # With nobody to ask it stays without, rather than saying that it has it.
+        around.held[3].needs = 5
+        around.down = {1, 2}
+        mended = asyncio.ensure_future(
+            Mending(3, repair, around, story=lambda _line: None).mend(around.held[3], intact=True, gentle=False)
+        )
+        await asyncio.sleep(0.05)
+        assert not mended.done() and around.held[3].adopted == 0
+        mended.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_replica_without_others_that_lacks_a_load_is_hopeless() -> None:
+    around = Neighbours(NARROW, 1)
+    around.held[1].needs = 2
+
+    async def story() -> None:
+        with pytest.raises(Hopeless):
+            await Mending(1, around.repair(), around, story=lambda _line: None).mend(
+                around.held[1], intact=True, gentle=False
+            )
+
+    asyncio.run(story())
+
+
+def test_rows_of_loads_are_taken_only_when_these_loads_are_known_here() -> None:
+    around = Neighbours(NARROW, 2)
+    around.held[2].add(put(NARROW, 2, "b", 999))
+    known: list[tuple[int, int]] = []
+
+    async def wait(table: int, epoch: int) -> None:
+        assert not around.held[1].pairs
+        known.append((table, epoch))
+
+    async def story() -> None:
+        around.services[2] = RepairService(
+            lambda _table, _tablet, _generation: around.held[2],
+            synced=lambda: True,
+            catalog=lambda: around.catalog,
+            committed=lambda _table: 3,
+        )
+        repair = Repair(around.ask, catalog=lambda: 1, wall_ms=lambda: 1, hint_life_ms=10_000, known=wait)
+        await repair.against(around.held[1], 2)
+        assert known == [(7, 3)] and len(around.held[1].pairs) == 1
 
     asyncio.run(story())

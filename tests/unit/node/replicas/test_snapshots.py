@@ -8,7 +8,7 @@ import pytest
 from tests.unit.node.replicas.shelves import Life, model_disk, number_of, rows, until, written
 
 from trimtab.node.answering import Refused
-from trimtab.node.replicas.replica import read_meta, read_position
+from trimtab.node.replicas.replica_meta import read_meta, read_position
 from trimtab.node.replicas.snapshots import ReplicaSnapshots
 from trimtab.storage.rocks import RocksDisk
 
@@ -91,6 +91,76 @@ def test_a_snapshot_goes_when_its_lease_ends_and_not_before():
     asyncio.run(story())
 
 
+def test_a_snapshot_that_is_dropped_while_it_is_renewed_leaves_nothing():
+    """Its record, which a thread wrote after the removal, stayed until the next start."""
+
+    async def story():
+        disk = model_disk()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, Clock())
+        await snapshots.take("a", [await life.replica()], 1_000)
+        started, disk.start = disk.start, lambda work, done: late.append((work, done))
+        late = []
+        renewing = asyncio.ensure_future(snapshots.renew("a", 1_000))
+        await asyncio.sleep(0)
+        dropping = asyncio.ensure_future(snapshots.drop("a"))
+        await asyncio.sleep(0)
+        disk.start = started
+        for work, done in reversed(late):  # threads have no order
+            started(work, done)
+        await asyncio.gather(renewing, dropping)
+        assert list(disk.names("snapshots/")) == []
+        snapshots.stop()
+        life.stop()
+
+    asyncio.run(story())
+
+
+def test_a_renewal_whose_caller_is_gone_is_finished_before_the_snapshot_is_dropped():
+    async def story():
+        disk = model_disk()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, Clock())
+        await snapshots.take("a", [await life.replica()], 1_000)
+        started, disk.start = disk.start, lambda work, done: late.append((work, done))
+        late = []
+        renewing = asyncio.ensure_future(snapshots.renew("a", 1_000))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        renewing.cancel()
+        dropping = asyncio.ensure_future(snapshots.drop("a"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        disk.start = started
+        assert len(late) == 1
+        for work, done in late:
+            started(work, done)
+        await dropping
+        assert renewing.cancelled() and list(disk.names("snapshots/")) == []
+        snapshots.stop()
+        life.stop()
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_that_is_renewed_while_the_sweep_waits_for_its_turn_stays():
+    async def story():
+        disk, clock = model_disk(), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, clock)
+        await snapshots.take("a", [await life.replica()], 1_000)
+        clock.now_ms += 2_000
+        renewing = asyncio.ensure_future(snapshots.renew("a", 5_000))
+        await asyncio.sleep(0)
+        sweeping = asyncio.ensure_future(snapshots._drop("a", expired_alone=True))
+        await asyncio.gather(renewing, sweeping)
+        assert snapshots.get("a") is not None and list(disk.names("snapshots/"))
+        snapshots.stop()
+        life.stop()
+
+    asyncio.run(story())
+
+
 def test_half_made_snapshots_are_swept_at_the_start():
     async def story():
         disk, clock = model_disk(), Clock()
@@ -127,5 +197,30 @@ def test_what_can_not_be_taken_is_refused_and_leaves_nothing():
         snapshots = snapshots_of(disk, clock)
         await until(lambda: not disk.names("snapshots/"))
         snapshots.stop()
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_that_nobody_waits_for_any_more_is_finished_and_leaves_nothing_when_its_lease_is_over():
+    """Its files are made beside the loop: given up half-way, they would come after all that is swept."""
+
+    async def story():
+        latency = [0.0]
+        disk, clock = model_disk(work_latency=lambda: latency[0]), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        snapshots = snapshots_of(disk, clock)
+        replica = await life.replica()
+        latency[0] = 0.05
+        taking = asyncio.ensure_future(snapshots.take("a", [replica], 1_000))
+        await until(lambda: replica.held)
+        taking.cancel()
+        await asyncio.wait([taking])
+        assert taking.cancelled() and replica.held, "it is being copied"
+        await until(lambda: snapshots.get("a") is not None)
+        assert not replica.held
+        clock.now_ms += 2_000
+        await until(lambda: not disk.names("snapshots/"))
+        snapshots.stop()
+        life.stop()
 
     asyncio.run(story())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from trimtab.loads.view import LoadView
 from trimtab.net.hello import Hello
 from trimtab.node.calls import Calls
 from trimtab.node.router.parcels import Answered
@@ -43,6 +44,7 @@ class Topology:
             self.stand(raft_id, Grade.ONLINE, (dcs or {}).get(raft_id, "dc1"))
         self.tables = TableView()
         self.tables.change(chunk_key(TABLE, 0), pack([replicas]), 1)
+        self.loads = LoadView()
         self.open = OpenRequests()
         self.waits = Waits()
         self.serving = Serving(

@@ -14,9 +14,9 @@ SLICE = SliceRequest(7, 3, [b"p"], [1, 2], Bound([b"a"]), None)
 
 
 def test_a_state_gives_back_its_key_for_the_same_question_however_it_is_asked() -> None:
-    state = seal(7, shape_of(SLICE), b"key")
+    state = seal(7, shape_of(SLICE), b"key", 3)
     again = msgspec.structs.replace(SLICE, page=state, limit=5, level=Level.ONE, columns=[1], version=4)
-    assert unseal(state, 7, shape_of(again)) == b"key"
+    assert unseal(state, 7, shape_of(again)) == (b"key", 3)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_state_gives_back_its_key_for_the_same_question_however_it_is_asked() 
     ],
 )
 def test_with_another_question_it_is_refused(other: SliceRequest | ScanRequest) -> None:
-    state = seal(7, shape_of(SLICE), b"key")
+    state = seal(7, shape_of(SLICE), b"key", 3)
     with pytest.raises(Refused, match="another question"):
         unseal(state, 7, shape_of(other))
     with pytest.raises(Refused, match="another question"):
@@ -38,7 +38,7 @@ def test_with_another_question_it_is_refused(other: SliceRequest | ScanRequest) 
 
 
 def test_no_damaged_state_is_read_as_something_else() -> None:
-    state = seal(7, shape_of(SLICE), b"key")
+    state = seal(7, shape_of(SLICE), b"key", 3)
     for at in range(len(state)):
         damaged = state[:at] + bytes((state[at] ^ 1,)) + state[at + 1 :]
         with pytest.raises(Refused) as refused:

@@ -35,6 +35,9 @@ from trimtab.rows.protocol import (
 )
 from trimtab.rows.reading import rows_of
 from trimtab.tablets.consistency import Level
+from trimtab.tablets.selectors import Stage
+from trimtab.tablets.transitions import TabletTransition, TransitionKind, transition_key
+from trimtab.tablets.transitions import encode as encode_transition
 from trimtab.topology.grades import Grade
 
 
@@ -140,8 +143,9 @@ class Shop:
         links: Any = self.peers
         self.reads = Reads(
             OWN,
-            Routes(OWN, self.topology.view, self.topology.tables),
+            Routes(OWN, self.topology.view, self.topology.tables, self.topology.loads),
             Schemas(self.topology.tables),
+            self.topology.loads,
             self,
             links,
             Parcels(links, 100_000),
@@ -155,6 +159,10 @@ class Shop:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def moves(self, pending: tuple[int, ...], stage: Stage) -> None:
+        record = TabletTransition(pending, TransitionKind.REBUILD, stage, session="s")
+        self.topology.tables.change(transition_key(7, 0), encode_transition(record), 2)
 
     # The own replica
 
@@ -270,6 +278,42 @@ def test_a_difference_is_merged_and_repaired_before_the_answer_leaves() -> None:
             shop.holds(raft_id, 1, "new", 20)
         assert await shop.get(1, Level.QUORUM) == "new"
         assert shop.has(OWN, "new")
+
+    play(story)
+
+
+@pytest.mark.parametrize("stage", [Stage.STREAMING, Stage.WRITE_BOTH_READ_NEW])
+def test_while_a_tablet_moves_a_difference_is_repaired_in_both_sets(stage: Stage) -> None:
+    async def story() -> None:
+        shop = Shop()
+        shop.moves((1, 4, 5), stage)
+        shop.everybody_holds(1, "old", 10)
+        # Its coordinator died; what is seen once must be seen by whoever answers next.
+        shop.holds(OWN, 1, "new", 20)
+        assert await shop.get(1, Level.QUORUM) == "new"
+        for replicas in ((1, 2, 3), (1, 4, 5)):
+            assert sum(shop.has(raft_id, "new") for raft_id in replicas) >= 2
+
+    play(story)
+
+
+def test_one_of_the_new_set_that_can_not_be_repaired_is_replaced_or_the_read_fails() -> None:
+    async def story() -> None:
+        shop = Shop()
+        shop.moves((1, 2, 4), Stage.STREAMING)
+        shop.everybody_holds(1, "old", 10)
+        shop.holds(OWN, 1, "new", 20)
+        shop.peers[4].connected = False
+        assert await shop.get(1, Level.QUORUM) == "new"
+        assert shop.has(2, "new")
+        shop = Shop((1, 2, 3))
+        shop.moves((1, 4, 5), Stage.STREAMING)
+        shop.everybody_holds(1, "old", 10)
+        shop.holds(OWN, 1, "new", 20)
+        for raft_id in (4, 5):
+            shop.peers[raft_id].refuses_repair = "disk_full"
+        code, numbers = await shop.refusal(Level.QUORUM)
+        assert code == "disk_full" and numbers["required"] == 2 and numbers["received"] == 1
 
     play(story)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trimtab.client.refusals import NOT_THERE
 from trimtab.node.answering import Refused
 from trimtab.node.clock_watch import ClockWatch
 from trimtab.node.router.clock_memory import ClockMemory
@@ -100,8 +101,29 @@ def test_what_others_stamped_is_judged_by_the_clusters_time_where_the_own_clock_
     watch = ClockWatch(500, lambda: NOW_MS + 450, lambda: 100.0)
     watch.granted(Grant(1, 1, 3_000, 1, "", 7, NOW_MS, NOW_MS), 100_000)
     stamping = Stamping(HybridClock(500), lambda: NOW_MS + 450, None, watch)
-    for given_us, after_us in (((NOW_MS + 900) * 1000, 0), (0, (NOW_MS + 900) * 1000)):
-        with pytest.raises(SkewRefused):
-            stamping.stamp(given_us, after_us)
-    assert stamping.stamp((NOW_MS + 480) * 1000, 0)[0] == (NOW_MS + 480) * 1000
+    with pytest.raises(SkewRefused):
+        stamping.stamp((NOW_MS + 600) * 1000, 0)
+    with pytest.raises(Refused):
+        stamping.stamp(0, (NOW_MS + 900) * 1000)
+    assert stamping.stamp((NOW_MS + 240) * 1000, 0)[0] == (NOW_MS + 240) * 1000
     assert stamping.stamp(0, (NOW_MS + 480) * 1000)[0] > (NOW_MS + 480) * 1000
+
+
+def test_a_clients_own_stamp_carries_nobody_elses_to_where_replicas_would_refuse_them() -> None:
+    """A stamp 499 ms ahead was taken once, and for half a second replicas with slower clocks refused all others."""
+    node = Node(Stored(), NOW_MS)
+    with pytest.raises(SkewRefused, match="300 ms ahead of this instance's clock, and at most 250 ms are allowed"):
+        node.stamping.stamp((NOW_MS + 300) * 1000, 0)
+    assert node.stamp() == NOW_MS * 1000
+    assert node.stamping.stamp((NOW_MS + 250) * 1000, 0)[0] == (NOW_MS + 250) * 1000
+    slower = HybridClock(500)
+    slower.check(node.stamp(), (NOW_MS - 240) * 1000)
+
+
+def test_who_has_seen_what_is_from_the_future_here_is_sent_to_another_member() -> None:
+    node = Node(Stored(), NOW_MS)
+    with pytest.raises(Refused, match=r"what this client has seen is from the future here: .* 600 ms ahead") as refused:
+        node.stamping.stamp(0, (NOW_MS + 600) * 1000)
+    assert refused.value.code in NOT_THERE
+    assert node.stamp() == NOW_MS * 1000
+    assert node.stamping.stamp(0, (NOW_MS + 400) * 1000)[0] == (NOW_MS + 400) * 1000 + 1

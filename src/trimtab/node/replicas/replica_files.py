@@ -1,0 +1,321 @@
+"""The directories of replicas, and the record of which have been here.
+
+    tablets/<table id>/<tablet>.<generation>/     a replica's store
+    quarantine/<table id>/<tablet>.<generation>-<incarnation>/     a damaged one, for whoever wants to look at it
+    r <table u64> <tablet u32> <generation u32>   in the log's store: this replica has existed here; for which session,
+                                                  and for one that arrives in memory its position and record (\\0 …)
+
+- One that arrives has no directory (`LateStore`) until it has taken much, or its copy is put in its place: the log has
+  all its rows, and `r` its own record.
+- Any other takes writes only when its own record is in files: else a crash could leave a directory that does not know
+  which entries of the log are its own. A directory without a record is half made, and made again.
+- A replica that is missing although it has existed here (`r`) lost its rows, whatever the reason: it begins empty and
+  REBUILDING. So does one that was damaged, and one whose record names another log.
+- One that arrives begins ARRIVING all the same, and takes writes. But what it had acknowledged may have come after the
+  snapshots that its copy is made of, whether anything of them lies here yet or not. So no copy of that session is taken
+  (`ReplicaMeta.lost`), and the move begins anew.
+
+Stores are opened one at a time and off the loop; each holds the interpreter for some milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from trimtab.node.replicas.replica import Replica, Surroundings
+from trimtab.node.replicas.replica_meta import (
+    FORMAT,
+    META_KEY,
+    POSITION_KEY,
+    ReplicaMeta,
+    ReplicaState,
+    decode_meta,
+    encode_meta,
+    pack_position,
+    read_meta,
+    read_position,
+    write_meta,
+)
+from trimtab.node.replicas.row_cache import CachedRows, RowCache
+from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
+from trimtab.storage.late_store import LateStore
+from trimtab.storage.mutation_log import MutationLog
+from trimtab.storage.port import Corrupt, Disk, Store
+
+TABLETS = "tablets"
+QUARANTINE = "quarantine"
+_RECORD = struct.Struct(">QII")
+_POSITION = struct.Struct(">Q")
+_LATE = b"\0"
+
+Place = tuple[int, int]  # table, tablet
+
+
+@dataclass(frozen=True, order=True)
+class Name:
+    """Of a replica's directory."""
+
+    table: int
+    tablet: int
+    generation: int
+
+    @property
+    def path(self) -> str:
+        return f"{TABLETS}/{self.table}/{self.tablet}.{self.generation}"
+
+    @property
+    def place(self) -> Place:
+        return self.table, self.tablet
+
+    @property
+    def record(self) -> bytes:
+        return _RECORD.pack(self.table, self.tablet, self.generation)
+
+    @classmethod
+    def unpack(cls, record: bytes) -> Name:
+        return cls(*_RECORD.unpack(record))
+
+    @classmethod
+    def of(cls, replica: Replica) -> Name:
+        return cls(replica.table, replica.tablet, replica.generation)
+
+    @classmethod
+    def parse(cls, path: str) -> Name | None:
+        parts = path.split("/")
+        if len(parts) != 3 or parts[0] != TABLETS:
+            return None
+        tablet, dot, generation = parts[2].partition(".")
+        if not (parts[1].isdigit() and tablet.isdigit() and dot and generation.isdigit()):
+            return None
+        found = cls(int(parts[1]), int(tablet), int(generation))
+        return found if found.path == path else None
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a replica is where none was before. `session` and `floor`: see ReplicaMeta."""
+
+    state: ReplicaState = ReplicaState.OPEN
+    session: str = ""
+    floor: int = 0
+
+
+class ReplicaFiles:
+    """Of one node. `recorded`: what has existed here, and for which session."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: MutationLog,
+        around: Surroundings,
+        row_cache: RowCache,
+        *,
+        story: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self.recorded: dict[Name, str] = {}
+        self._late: dict[Name, tuple[ReplicaMeta, int]] = {}  # in memory: record, and position to begin with
+        self._disk = disk
+        self._log = log
+        self._around = around
+        self._row_cache = row_cache
+        self._story = story
+        self._complain = complain
+        self._loop = asyncio.get_running_loop()
+        self._records = log.records(b"r")
+        self._opening = asyncio.Lock()
+
+    async def found(self) -> list[Name]:
+        """What there is: it lies on the disk, or was in memory. And the records are read."""
+        for key, value in self._records.scan():
+            session, late, record = value.partition(_LATE)
+            self.recorded[Name.unpack(key)] = session.decode()
+            if late:
+                self._late[Name.unpack(key)] = _unpack_late(record)
+        names = set(self._late)
+        for path in await off_loop(self._disk, lambda: self._disk.names(TABLETS + "/")):
+            name = Name.parse(path)
+            if name is None:
+                self._complain(f"{path} is no replica of a tablet; it is left alone")
+            else:
+                names.add(name)
+        return sorted(names)
+
+    async def open(self, name: Name, beginning: Beginning) -> Replica:
+        """Open it, or make it; StorageError. It has not seen the log since it was open last."""
+        late = name in self._late or beginning.state is ReplicaState.ARRIVING
+        if late and not await off_loop(self._disk, partial(self._disk.exists, name.path)):
+            meta, position = self._late.get(name) or await self._begin_late(name, beginning)
+            store: Store = self._late_store(name, meta, position)
+        else:
+            async with self._opening:
+                store = await off_loop(self._disk, partial(self.open_again, name), unwanted=_close_store)
+            try:
+                meta, position = await self._look_at(name, store, beginning)
+            except BaseException:
+                store.close()
+                raise
+        self._log.note_incarnation(meta.incarnation)
+        rows = CachedRows(self._row_cache, name.table)
+        return Replica(name.path, store, meta, position, self._log, self._around, self._loop.call_soon, rows)
+
+    async def _look_at(self, name: Name, store: Store, beginning: Beginning) -> tuple[ReplicaMeta, int]:
+        """What a store says of itself, and how far it got."""
+        meta = read_meta(store, name.path)
+        if meta is not None and (meta.table, meta.tablet, meta.generation) != _parts(name):
+            raise Corrupt(name.path, f"it says that it is tablet {meta.tablet} of table {meta.table}")
+        if meta is None:
+            if next(iter(store.scan(b"", None)), None) is not None:
+                raise Corrupt(name.path, "there are rows, but no record of whose they are")
+            meta, position = await self._begin(name, store, beginning)
+        elif meta.log_id != self._log.id:
+            self._story(f"{name.path} was written with another log; its rows are compared with other replicas'")
+            meta, position = await self._begin(name, store, Beginning(ReplicaState.REBUILDING, meta.session))
+        else:
+            position = read_position(store, name.path)
+            if name in self._late:
+                await flushed(store)
+        await self.record(name, meta.session)
+        return meta, position
+
+    async def _begin(self, name: Name, store: Store, beginning: Beginning) -> tuple[ReplicaMeta, int]:
+        """A new incarnation, from here on in the log. In files when it returns, and only then known to others."""
+        # Durable first: a number in files that the log has forgotten would be given to another.
+        given: list[int] = []
+        await outcome(lambda done: given.append(self._log.next_incarnation(done)))
+        meta = self._new_meta(name, beginning, given[0])
+        # What is not synced yet may be lost, and its positions given again, to entries of this one too.
+        position = self._log.applied_position
+        write_meta(store, meta, position)
+        await flushed(store)
+        return meta, position
+
+    async def _begin_late(self, name: Name, beginning: Beginning) -> tuple[ReplicaMeta, int]:
+        """The same for one in memory: what its files would say is in the log, beside the number that it is given."""
+        meta = self._new_meta(name, beginning, self._log.next_incarnation())
+        position = self._log.applied_position
+        value = meta.session.encode() + _LATE + _POSITION.pack(position) + encode_meta(meta)
+        await recorded(self._records, name.record, value)
+        self.recorded[name] = meta.session
+        self._late[name] = meta, position
+        return meta, position
+
+    def _new_meta(self, name: Name, beginning: Beginning, incarnation: int) -> ReplicaMeta:
+        state, before = beginning.state, self.recorded.get(name)
+        session = beginning.session or before or ""
+        if before is not None and state is ReplicaState.OPEN:
+            state = ReplicaState.REBUILDING
+        lost = bool(session) and (before == session or state is ReplicaState.REBUILDING)
+        if lost and state is ReplicaState.ARRIVING:
+            self._story(f"{name.path} lost what it had taken while it arrived, so its move has to begin anew")
+        return ReplicaMeta(
+            FORMAT,
+            *_parts(name),
+            incarnation,
+            self._log.id,
+            state,
+            session=session,
+            floor=beginning.floor,
+            lost=lost,
+        )
+
+    def open_again(self, name: Name) -> Store:
+        """The store of a replica as it is without what was in memory only; the log has that. Blocking."""
+        if (late := self._late.get(name)) is not None and not self._disk.exists(name.path):
+            return self._late_store(name, *late)
+        store = open_store(self._disk, name.path)
+        try:
+            if late is not None and store.get(META_KEY) is None:
+                write_meta(store, *late)  # it was to come into files, and nothing of it did
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _late_store(self, name: Name, meta: ReplicaMeta, position: int) -> LateStore:
+        first = {META_KEY: encode_meta(meta), POSITION_KEY: pack_position(position)}
+        return LateStore(self._disk, name.path, first, partial(self.has_files, name))
+
+    def has_files(self, name: Name) -> None:
+        """From now on its directory says what it is. Whatever is synced later comes after this."""
+        if self._late.pop(name, None) is not None:
+            self._records.put(name.record, self.recorded[name].encode(), essential=True)
+
+    # The record
+
+    async def record(self, name: Name, session: str = "") -> None:
+        """Returns when it is durable that this replica has existed here."""
+        if self.recorded.get(name) != session or name in self._late:
+            await recorded(self._records, name.record, session.encode())
+            self.recorded[name] = session
+            self._late.pop(name, None)
+
+    def forget(self, name: Name) -> None:
+        self.recorded.pop(name, None)
+        self._late.pop(name, None)
+        self._records.delete(name.record)
+
+    # Away with it
+
+    async def put_aside(self, name: Name, error: Corrupt, incarnation: int) -> None:
+        """A damaged one; StorageError."""
+        aside = f"{QUARANTINE}/{name.table}/{name.tablet}.{name.generation}-{incarnation}"
+        self._story(
+            f"the replica of tablet {name.tablet} of table {name.table} is damaged: {error.where}: {error.what}; it is "
+            f"put aside as {aside} and rebuilt from the other replicas"
+        )
+        # Should this life end before the new one is made, the next one knows that rows are missing.
+        await self.record(name, self.recorded.get(name, ""))
+        await off_loop(self._disk, partial(_put_aside, self._disk, name.path, aside))
+
+    async def remove(self, name: Name, *, wholly: bool) -> None:
+        """The directory and the record. `wholly`: the tablet does not belong here any more; StorageError."""
+        await off_loop(self._disk, partial(self._disk.remove, name.path))
+        self.forget(name)
+        if wholly:
+            await off_loop(self._disk, partial(_remove_quarantined, self._disk, name))
+
+    async def remove_table(self, table: int) -> None:
+        """The directory that was of its replicas."""
+        await off_loop(self._disk, partial(self._disk.remove, f"{TABLETS}/{table}"))
+
+
+def _parts(name: Name) -> tuple[int, int, int]:
+    return name.table, name.tablet, name.generation
+
+
+def open_store(disk: Disk, path: str) -> Store:
+    return disk.open(path, wal=False, small=True)
+
+
+def _unpack_late(record: bytes) -> tuple[ReplicaMeta, int]:
+    """Corrupt: the log's store is damaged, which is for whoever opened it to bear."""
+    if len(record) < _POSITION.size:
+        raise Corrupt("the mutation log", "the record of a replica that arrives is cut off")
+    return decode_meta(record[_POSITION.size :], "the mutation log"), int(_POSITION.unpack_from(record)[0])
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+
+
+def _put_aside(disk: Disk, path: str, aside: str) -> None:
+    if not disk.exists(path):
+        return
+    if disk.exists(aside):
+        disk.remove(aside)
+    disk.rename(path, aside)
+
+
+def _remove_quarantined(disk: Disk, name: Name) -> None:
+    folder = f"{QUARANTINE}/{name.table}"
+    found = disk.entries(folder)
+    doomed = [entry for entry in found if entry.startswith(f"{name.tablet}.")]
+    for entry in doomed:
+        disk.remove(f"{folder}/{entry}")
+    if doomed and len(doomed) == len(found):
+        disk.remove(folder)
