@@ -1,0 +1,146 @@
+"""Snapshots of all replicas of a tablet side by side, as tasks compare and copy them.
+
+    beginning   every replica says which generation it is, how far it was repaired, and what time it is there
+    copies      of all of them (or, where some can't be asked, of as many as answer), open for reading
+    again       they say the same once more: if one was repaired further meanwhile, the copies are taken anew
+
+The last step is what makes copies comparable: a replica that was repaired further between two copies may have forgotten
+a deletion that the other copy does not have yet, and what it deleted would come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from trimtab.net.errors import NetError
+from trimtab.pipeline.range_sums import RangeSums, differing, ranges_for, spans
+from trimtab.rows import repair_protocol as protocol
+from trimtab.rows.deletions import Pair
+from trimtab.rows.repair_protocol import BeginReply, BeginRequest
+from trimtab.rows.tokens import AFTER_ALL
+from trimtab.spark.instances import Instances
+from trimtab.spark.reading import without
+from trimtab.spark.replica_snapshots import ReplicaSnapshots
+from trimtab.spark.scan_plan import ScanFailed, ScanPart, ScanPlan, ScanStats
+from trimtab.storage.port import StorageError
+from trimtab.storage.sst import Snapshot
+
+_ASK_S = 10.0
+_TIMES = 3
+_ALL = 1 << 62
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One replica's snapshot; `hidden` stamps are of loads that can't be seen yet, and are left out."""
+
+    raft_id: int
+    snapshot: Snapshot
+    hidden: frozenset[int]
+
+    def pairs(self, low: bytes, high: bytes) -> list[Pair]:
+        """Those with low <= key < high (empty: to the end), in order."""
+        found: list[Pair] = []
+        for keys, values in without(self.snapshot.batches(low, high or AFTER_ALL, rows=_ALL), self.hidden):
+            found += zip(keys.to_list(), values.to_list(), strict=True)
+        return found
+
+    def sums(self, cuts: list[bytes]) -> RangeSums:
+        """Checksums of its ranges; StorageError where its files are damaged."""
+        sums = RangeSums(cuts)
+        for keys, _ in without(self.snapshot.batches(), self.hidden):
+            sums.add(keys)
+        return sums
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Of one tablet. `silent`: replicas that could not be copied, and why. `begun` is what the others said before."""
+
+    part: ScanPart
+    by_holder: Mapping[int, Copy]
+    begun: Mapping[int, BeginReply]
+    silent: Mapping[int, str]
+
+    @property
+    def forget_ms(self) -> int:
+        """Deletions from before may be forgotten by some of them."""
+        return max((each.repaired_through_ms for each in self.begun.values()), default=0)
+
+    @property
+    def begun_ms(self) -> int:
+        return min((each.now_ms for each in self.begun.values()), default=0)
+
+    def ranges(self, tablets: int) -> tuple[list[bytes], list[int], int, dict[int, str]]:
+        """Cuts, the ranges that differ, pairs of the largest replica, and which replicas are damaged."""
+        cuts = ranges_for(self.part.tablet, tablets, self.part.size_bytes)
+        sums, damaged = {}, {}
+        for raft_id, copy in self.by_holder.items():
+            try:
+                sums[raft_id] = copy.sums(cuts)
+                if sums[raft_id].foreign:
+                    damaged[raft_id] = f"it holds {sums[raft_id].foreign} rows of other tablets"
+            except StorageError as error:
+                damaged[raft_id] = str(error)
+        whole = [each for raft_id, each in sums.items() if raft_id not in damaged]
+        pairs = max((each.pairs for each in whole), default=0)
+        return cuts, differing([each.sums for each in whole]), pairs, damaged
+
+    def differing_spans(self, tablets: int) -> tuple[list[tuple[bytes, bytes]], int, int, dict[int, str]]:
+        """The spans of keys that differ, how many ranges there are, pairs, and who is damaged."""
+        cuts, found, pairs, damaged = self.ranges(tablets)
+        return spans(cuts, found), len(cuts) - 1, pairs, damaged
+
+
+class _Snapshots(ReplicaSnapshots):
+    def by_holder(self, part: ScanPart) -> dict[int, Copy]:
+        wanted = next(each for each in self._wanted if each.part is part)
+        return {raft_id: Copy(raft_id, snapshot, hidden) for raft_id, (snapshot, hidden) in wanted.open.items()}
+
+
+@contextmanager
+def copies_of(
+    plan: ScanPlan, part: ScanPart, instances: Instances, attempt: int, *, least: int = 2
+) -> Iterator[Copies]:
+    """Copies of all replicas that answer. ScanFailed: not even `least` do (or the only one there is does not)."""
+    for _ in range(_TIMES):
+        begun, silent = begin_all(plan, part, instances)
+        answering = tuple(each for each in part.holders if each in begun)
+        if len(answering) < min(least, len(part.holders)):
+            said = "; ".join(f"{plan.name_of(raft_id)}: {why}" for raft_id, why in silent.items())
+            raise ScanFailed(f"tablet {part.tablet} of {plan.table.full_name} can't be compared: {said}")
+        asked = replace(part, holders=answering)
+        snapshots = _Snapshots(plan, [asked], attempt, ScanStats())
+        with snapshots:
+            again, _ = begin_all(plan, asked, instances)
+            if all(_same(begun[each], again.get(each)) for each in answering):
+                yield Copies(asked, snapshots.by_holder(asked), begun, silent)
+                return
+    raise ScanFailed(f"tablet {part.tablet} of {plan.table.full_name} changes hands, or is being repaired; try later")
+
+
+def begin_all(plan: ScanPlan, part: ScanPart, instances: Instances) -> tuple[dict[int, BeginReply], dict[int, str]]:
+    """What each replica says of itself, and why some say nothing."""
+    begun: dict[int, BeginReply] = {}
+    silent: dict[int, str] = {}
+    body = protocol.encode(BeginRequest(plan.table.id, part.tablet))
+    for raft_id in part.holders:
+        holder = plan.holders.get(raft_id)
+        if holder is None:
+            silent[raft_id] = "it is not known to the cluster"
+            continue
+        try:
+            answer = instances.call(holder.address, protocol.BEGIN, body, min(_ASK_S, plan.connection.timeout_s))
+            begun[raft_id] = protocol.decode_begin_reply(answer)
+        except (NetError, TimeoutError) as error:
+            silent[raft_id] = str(error) or type(error).__name__
+    return begun, silent
+
+
+def _same(one: BeginReply, other: BeginReply | None) -> bool:
+    return other is not None and (one.generation, one.repaired_through_ms) == (
+        other.generation,
+        other.repaired_through_ms,
+    )

@@ -1,0 +1,88 @@
+"""Rows of one key in different chunks of one task."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.rows import tables
+from tests.unit.spark.plans import FakeServers, plan
+
+from trimtab.rows.layout import RowLayout
+from trimtab.spark.encoding import encode_chunk, without
+from trimtab.spark.known_rows import KnownRows
+from trimtab.spark.load_plan import REJECT, LoadPlan, StagedPart
+from trimtab.spark.staging import stage
+
+TABLE = tables.table(["text"], ["int"], ["text"], ["int"])  # p0, c0, v0 and the static s0
+REJECTING = plan(table=TABLE, on_error=REJECT)
+
+
+def chunk(rows: list[tuple[str, int, str]], static: int | None = None) -> pa.Table:
+    found = {"p0": [p for p, _, _ in rows], "c0": pa.array([c for _, c, _ in rows], pa.int32())}
+    if static is not None:
+        found["s0"] = pa.array([static] * len(rows), pa.int32())
+    return pa.table(found | {"v0": [v for _, _, v in rows]})
+
+
+def rejected(*parts: pa.Table, **options: int) -> list[tuple[str, int, str]]:
+    """What is rejected of chunks that come one after the other."""
+    layout = RowLayout(TABLE)
+    known = KnownRows(layout, **options)
+    found = []
+    for number, part in enumerate(parts):
+        encoded = encode_chunk(layout, part, REJECTING)
+        encoded = without(layout, encoded, known.conflicts(encoded, remember=number + 1 < len(parts)), REJECTING)
+        if encoded.rejected is not None:
+            found += [(row["p0"], row["c0"], row["v0"]) for row in encoded.rejected.to_pylist()]
+    return found
+
+
+def test_a_row_that_differs_from_one_of_an_earlier_chunk_is_found_and_equal_ones_are_not() -> None:
+    first = chunk([("a", 1, "x"), ("a", 2, "x"), ("b", 1, "x")])
+    assert rejected(first, chunk([("c", 1, "x")]), chunk([("a", 2, "y"), ("b", 1, "x"), ("b", 2, "y")])) == [
+        ("a", 2, "y")
+    ]
+
+
+def test_what_partitions_have_in_common_is_no_row() -> None:
+    assert rejected(chunk([("a", 1, "x")], static=1), chunk([("a", 2, "x")], static=2)) == []
+    assert rejected(chunk([("a", 1, "x")], static=1), chunk([("a", 1, "y")], static=1)) == [("a", 1, "y")]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_row_of_each_key_decides_however_many_chunks_there_are(seed: int) -> None:
+    rng = random.Random(seed)
+    first: dict[tuple[str, int], str] = {}
+    parts, expected = [], []
+    for _ in range(rng.randint(2, 30)):
+        keys = {(rng.choice("abcdef" * 3), rng.randint(0, 30)) for _ in range(rng.randint(1, 20))}
+        rows = [(p, c, rng.choice("xy")) for p, c in sorted(keys)]
+        expected += [row for row in rows if first.setdefault(row[:2], row[2]) != row[2]]
+        parts.append(chunk(rows))
+    assert rejected(*parts) == expected
+
+
+def test_so_many_rows_are_remembered_and_no_more() -> None:
+    parts = [chunk([("a", 1, "x"), ("a", 2, "x")]), chunk([("b", 1, "x"), ("b", 2, "x")])]
+    again = chunk([("a", 1, "y"), ("b", 1, "y")])
+    assert rejected(*parts, again, max_rows=3) == [("a", 1, "y")]
+
+
+def staged(tmp_path: Path, of: LoadPlan, attempt: str) -> StagedPart:
+    servers = FakeServers(tmp_path / "servers")
+    batches = [pa.record_batch({"p0": [n, n + 1], "v1": [f"of {n}", f"of {n}"]}) for n in (10, 20, 11)]
+    return stage(of, lambda _: batches, attempt, connect=servers.connect, base=str(tmp_path))
+
+
+def test_a_task_finds_rows_of_one_key_in_all_that_it_reads(tmp_path: Path) -> None:
+    part = staged(tmp_path, plan(chunk_rows=2), "a0")
+    assert "the row with p0=11: an earlier row of the load has the key p0=11 and is not the same" in part.failed
+    of = plan(chunk_rows=2, on_error=REJECT, rejected=str(tmp_path / "aside"))
+    part = staged(tmp_path, of, "a1")
+    assert (part.failed, part.rows, part.rejected) == ("", 5, 1)
+    (path,) = (tmp_path / "aside").rglob("*.parquet")
+    assert pq.read_table(path).column("v1").to_pylist() == ["of 11"]
