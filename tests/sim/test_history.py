@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tests.sim.test_loads import Loads
 from tests.sim.test_rows import Shop, big, instance, shop
+from trimtab.loads import protocol as loads
+from trimtab.loads.protocol import RollbackRequest
+from trimtab.loads.records import LoadKind
 from trimtab.rows import protocol
 from trimtab.rows.protocol import GetRequest
 from trimtab.sim.machines import Machine
@@ -36,3 +40,19 @@ def test_a_time_before_what_was_folded_is_refused_and_other_replicas_are_asked_w
         code, numbers = rows.refusal(get, rows, a, first)
         assert code == "read_failed" and set(numbers["reasons"].values()) == {"history"}
         assert get(rows, c, second) == "second"
+
+
+def test_a_time_before_an_overwrite_is_refused_and_a_rollback_brings_it_back() -> None:
+    with shop() as rows:
+        a = rows.machines[0]
+        loader = Loads(rows)
+        first = rows.put(a, 1, "first").timestamp_us
+        loader.run("one", {1: "new"}, LoadKind.OVERWRITE)
+        code, numbers = rows.refusal(get, rows, a, first)
+        assert code == "invalid" and numbers["since_us"] > first
+        assert get(rows, a, numbers["since_us"]) == "new"
+        loader.ask(loads.ROLLBACK, RollbackRequest(rows.users.id, "one", True))
+        rows.cluster.until(
+            lambda: all(instance(m).watching.loads.generation(rows.users.id) == 1 for m in rows.machines), 5.0, "back"
+        )
+        assert get(rows, a, first) == "first"

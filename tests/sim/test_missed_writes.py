@@ -183,7 +183,7 @@ def test_one_that_was_away_for_longer_than_hints_are_kept_is_repaired_and_answer
 def _waiting(rows: Rows) -> tuple[str, ...]:
     leader = rows.cluster.leader()
     assert leader is not None
-    return _control(leader)._waiting()
+    return _control(leader).outlook.waiting()
 
 
 def test_after_a_full_restart_all_get_online_by_repairing_each_other() -> None:

@@ -9,39 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.traces import assert_same_trace
 from trimtab.sim.plan import SCENARIOS
 from trimtab.sim.run import run_seed
 from trimtab.sim.story import failure
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_passes(scenario: str, seed: int) -> None:
     outcome = run_seed(seed, scenario)
     assert outcome.passed, failure(outcome)
 
 
-@pytest.mark.parametrize("seed", range(3, 15))
+@pytest.mark.parametrize("seed", range(3, 9))
 def test_a_seed_of_whole_governed_clusters_passes(seed: int) -> None:
     outcome = run_seed(seed, "topology")
     assert outcome.passed, failure(outcome)
 
 
-@pytest.mark.parametrize(("seed", "scenario"), [(5, "chaos"), (18, "chaos"), (3, "topology"), (10, "topology")])
+@pytest.mark.parametrize(("seed", "scenario"), [(5, "chaos"), (3, "topology")])
 def test_the_same_seed_gives_the_same_trace_to_the_byte_under_different_hash_seeds(
     seed: int, scenario: str, tmp_path: Path
 ) -> None:
-    traces = []
-    for hash_seed in ("1", "31337"):
-        path = tmp_path / f"trace-{hash_seed}"
-        command = [sys.executable, "-m", "trimtab", "sim", "--seed", str(seed), "--scenario", scenario]
-        command += ["--trace", str(path)]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-        assert done.returncode == 0, done.stdout + done.stderr
-        traces.append(path.read_bytes())
-    assert len(traces[0].splitlines()) > 1000
-    assert traces[0] == traces[1]
+    assert_same_trace(seed, scenario, tmp_path)
 
 
 DIGESTS = """
@@ -55,7 +46,7 @@ for seed in map(int, sys.argv[1:]):
 
 def test_seeds_do_not_depend_on_each_other_nor_on_the_process_they_run_in() -> None:
     """Nothing of one world leaks into the next: counters, caches, garbage, addresses of objects."""
-    seeds = [str(seed) for seed in range(30, 42)]
+    seeds = [str(seed) for seed in range(30, 36)]
     answers = []
     for order, hash_seed in ((seeds, "7"), (list(reversed(seeds)), "8")):
         done = subprocess.run(

@@ -40,6 +40,22 @@ def test_after_a_quick_restart_stamps_go_on_at_once() -> None:
         assert rows.get(a, 1) == "new"
 
 
+def test_what_is_written_after_a_read_wins_over_it_though_a_slow_clock_that_holds_no_replica_stamps_it() -> None:
+    """It sees no write of others but those it reads, so nothing else brings its clock forward."""
+    with shop(4, 3) as rows:
+        before = rows.put(rows.machines[0], 1, "zero")
+        holds = rows.holding(rows.user(1, "zero"), 1)
+        (slow,) = (machine for machine in rows.machines if machine.name not in holds)
+        fast = next(machine for machine in rows.machines if machine.name in holds)
+        fast.process.jump_wall_clock(150)
+        slow.process.jump_wall_clock(-150)
+        first = rows.put(fast, 1, "first", after_us=before.timestamp_us)
+        shown_us = rows.get_many(slow, [1]).stamp_us
+        assert shown_us >= first.timestamp_us > slow.process.wall_ms() * 1000
+        assert rows.put(slow, 1, "second", after_us=shown_us).timestamp_us > first.timestamp_us
+        assert rows.get(fast, 1) == "second"
+
+
 def test_a_coordinator_whose_clock_is_behind_is_told_so_and_acknowledges_nothing() -> None:
     """By the replicas' answers, where it does not know the cluster's time."""
     with shop() as rows:
@@ -115,4 +131,4 @@ def clock_events(rows: Shop) -> list[EventRecord]:
 def waiting(rows: Shop) -> list[str]:
     control = instance(leader(rows.cluster)).control
     assert control is not None
-    return list(control._waiting())
+    return list(control.outlook.waiting())

@@ -87,11 +87,13 @@ def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None
         for found in pkgutil.iter_modules(importlib.import_module(ring).__path__, f"{ring}."):
             importlib.import_module(found.name)
     # Modules that only exist where processes and disks are real, or that take a clock only where none was given.
-    node = ("process", "children", "data_directory", "failpoints", "logs", "supervisor")
+    node = ("process", "attending", "children", "data_directory", "failpoints", "logs", "supervisor")
     real = {*(f"trimtab.node.{name}" for name in node), "trimtab.storage.rocks", "trimtab.storage.rocks_store"}
     real.add("trimtab.storage.off_loop")
     # The blocking client's own thread; it runs the asyncio client, which the simulator runs too.
     real |= {"trimtab.client.loop_thread", "trimtab.client.thread_tally"}
+    # A lock for the threads of a blocking client, which in a simulation nobody ever waits for.
+    real.add("trimtab.client.stamps")
     defaults = {"trimtab.client.metastore"}
     for name, module in sorted(sys.modules.items()):
         if not name.startswith(simulated) or name in real:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.sim.traces import assert_same_trace
 from trimtab.sim.run import run_seed
 from trimtab.sim.story import failure
 from trimtab.sim.tables_plan import draw
@@ -29,16 +27,7 @@ def test_a_run_is_about_something() -> None:
 
 @pytest.mark.parametrize("seed", [5, 12])
 def test_the_same_seed_gives_the_same_trace_to_the_byte_under_different_hash_seeds(seed: int, tmp_path: Path) -> None:
-    traces = []
-    for hash_seed in ("1", "31337"):
-        path = tmp_path / f"trace-{hash_seed}"
-        command = [sys.executable, "-m", "trimtab", "sim", "--seed", str(seed), "--scenario", "tables"]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([*command, "--trace", str(path)], env=environment, capture_output=True, timeout=100)
-        assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
-        traces.append(path.read_bytes())
-    assert len(traces[0].splitlines()) > 1000
-    assert traces[0] == traces[1]
+    assert_same_trace(seed, "tables", tmp_path)
 
 
 def test_a_seed_draws_lives_of_all_kinds() -> None:

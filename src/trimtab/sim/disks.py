@@ -27,6 +27,14 @@ class MemberDisk:
         self.model.abandon()
         return ""
 
+    def work_takes_time(self) -> None:
+        """From now on also what is done off the loop, such as taking over files, takes as long as a sync."""
+        self.model.work_latency = self._sync_latency
+
+    def slow_work(self, seconds: float) -> None:
+        """What is done off the loop takes so long from now on, but no sync does; 0: as long as a sync again."""
+        self.model.work_latency = (lambda: seconds * (0.2 + self._rng.random())) if seconds else self._sync_latency
+
     def fill(self) -> None:
         self.model.full = True
 

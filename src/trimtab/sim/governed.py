@@ -107,6 +107,14 @@ class GovernedCluster:
     def running(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.alive]
 
+    def taking_part(self) -> list[Machine]:
+        """Those that run or should: neither put out by the cluster, nor never started."""
+        return [
+            machine
+            for machine in self.machines.values()
+            if machine.on or (machine.process.lives and not isinstance(machine.ended_by, self.endings))
+        ]
+
     def leader(self) -> Machine | None:
         """Whoever leads in the highest term."""
         leaders = [machine for machine in self.machines.values() if machine.leads]
@@ -229,10 +237,17 @@ class GovernedCluster:
             channel.close()
 
     async def create(
-        self, machine: Machine, kind: RequestKind, instance_id: str = "", *, expel: bool = False, timeout_s: float = 3.0
+        self,
+        machine: Machine,
+        kind: RequestKind,
+        instance_id: str = "",
+        *,
+        expel: bool = False,
+        deadline_ms: int = 0,
+        timeout_s: float = 3.0,
     ) -> RequestReply:
-        """An operator asks a member for a change of the topology."""
-        asked = CreateRequest(kind, instance_id, expel=expel)
+        """An operator asks a member for a change of the topology. `deadline_ms`: it fails if it takes longer."""
+        asked = CreateRequest(kind, instance_id, expel=expel, timeout_ms=deadline_ms)
         rng = self.world.rng(f"operator/{self.world.events}")
         body = await self.ask(machine, protocol.CREATE, protocol.encode(asked), rng, timeout_s)
         return protocol.decode_request_reply(body)

@@ -86,14 +86,24 @@ class ToldToStop(Exception):
 
 
 class WatchedDisk(ModelDisk):
-    """A model disk that tells of every identity that is written to it."""
+    """A model disk that tells of every identity that is written to it, and of every file that a store takes over."""
 
     on_identity: Callable[[Identity], None] = staticmethod(lambda _identity: None)
+    on_taken_over: Callable[[str], None] = staticmethod(lambda _name: None)
 
     def write_file(self, name: str, data: bytes) -> None:
         super().write_file(name, data)
         if name == identities.IDENTITY_FILE:
             self.on_identity(msgspec.json.decode(data, type=Identity))
+
+    def peek(self, name: str, key: bytes) -> bytes | None:
+        """What a store holds under a key, whether it is open or not."""
+        contents = self._stores.get(name)
+        return None if contents is None else contents.table.values.get(key)
+
+    def read_table(self, name: str) -> list[tuple[bytes, bytes]]:
+        self.on_taken_over(name)
+        return super().read_table(name)
 
 
 class Machine:
@@ -109,6 +119,8 @@ class Machine:
         self.process.owner = self
         self.disk = MemberDisk(self.process, disk=WatchedDisk)
         self.instance: Instance | None = None
+        # By life of the process: the oldest version of which it was waiting for an answer when it died.
+        self.waited_for: dict[int, int | None] = {}
         self.group: Group | None = None
         self.exit: Exit | None = None  # how the supervisor ended; None: it has not, or lost its power
         self.ended_by: BaseException | None = None  # what the last child that said `fatal` died of
@@ -192,6 +204,8 @@ class Machine:
     def _end_process(self, *, power: bool) -> str:
         if self.instance is not None:
             self.cluster.checks.died(self.instance.raft_id)
+            control = self.instance.control
+            self.waited_for[self.process.lives] = control.open_requests.oldest() if control is not None else None
         self.process.kill()
         self.instance = self.group = None
         return self.disk.died(power=power)

@@ -105,6 +105,14 @@ SCENARIOS = {
         Scenario(
             "tables", "whole clusters with tables: rows, deletions, times to live, batches, schema changes, crashes"
         ),
+        Scenario(
+            "loads",
+            "tables that are loaded, overwritten and set back; a queue of jobs; drivers of both that die or come late",
+        ),
+        Scenario(
+            "moves",
+            "tablets that move all the time: instances join, leave, are replaced; replicas become more and fewer",
+        ),
     )
 }
 

@@ -6,7 +6,16 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from trimtab.sim import tables_plan, tables_run, topology_plan, topology_run
+from trimtab.sim import (
+    loads_plan,
+    loads_run,
+    moves_plan,
+    moves_run,
+    tables_plan,
+    tables_run,
+    topology_plan,
+    topology_run,
+)
 from trimtab.sim.cluster import SimCluster
 from trimtab.sim.faults import Nemesis
 from trimtab.sim.history import History, Outcome
@@ -55,6 +64,14 @@ def run_seed(seed: int, scenario: str = "chaos", *, tracing: bool = False, plan:
                 tables = tables_plan.draw(seed)
                 world.tell("plan", tables.describe())
                 outcome.summary = tables_run.run(world, tables)
+            elif scenario == loads_plan.SCENARIO:
+                loads = loads_plan.draw(seed)
+                world.tell("plan", loads.describe())
+                outcome.summary = loads_run.run(world, loads)
+            elif scenario == moves_plan.SCENARIO:
+                moves = moves_plan.draw(seed)
+                world.tell("plan", moves.describe())
+                outcome.summary = moves_run.run(world, moves)
             else:
                 plan = plan or draw(seed, scenario)
                 world.tell("plan", plan.describe())

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -99,10 +100,19 @@ def _share_out(seeds: Sequence[int], scenario: str, count: int, take: Callable[[
 
 
 def _prepare() -> None:
-    """A worker: Ctrl-C is its parent's business, and what is imported by now is here to stay."""
+    """A worker: Ctrl-C is its parent's business, whose end is its own; what is imported by now is here to stay."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.collect()
     gc.freeze()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed tells nobody, and its workers would wait for seeds for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    parent.join()
+    os._exit(1)
 
 
 def _one(scenario: str, seed: int) -> Outcomes:

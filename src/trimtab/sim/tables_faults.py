@@ -17,7 +17,7 @@ from trimtab.sim.governed import GovernedCluster
 from trimtab.sim.machines import Machine
 from trimtab.sim.tables_plan import BARRIERS, LATE, LONG_CUT, OVERTAKEN, SKEW, STRIKE, WILD_CLOCKS, TablesPlan
 from trimtab.sim.tables_workload import ROWS
-from trimtab.sim.topology_faults import TopologyNemesis
+from trimtab.sim.topology_faults import REBUILD_MS, TopologyNemesis
 from trimtab.sim.transport import Pipe
 from trimtab.sim.world import Process
 from trimtab.topology.records import RequestKind
@@ -117,7 +117,10 @@ class TablesNemesis(TopologyNemesis):
                 continue
             kind = rng.choice((RequestKind.BARRIER, RequestKind.REBUILD))
             whom = "" if kind is RequestKind.BARRIER else self._instance_id(rng)
-            await self._ask(f"{kind.value} {whom}", self.cluster.create(asked, kind, whom, timeout_s=1.5))
+            # Nobody runs the jobs of a rebuild here: it begins, and ends without them.
+            deadline_ms = 0 if kind is RequestKind.BARRIER else REBUILD_MS
+            creating = self.cluster.create(asked, kind, whom, deadline_ms=deadline_ms, timeout_s=1.5)
+            await self._ask(f"{kind.value} {whom}", creating)
 
     # -- in the middle of a write ----------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Write:
     outcome: Outcome = Outcome.UNKNOWN
     through: str = ""
     why: str = ""
+    epoch: int = 0  # of a load: from there on it is seen, all of it or nothing; 0: it is none
 
     def __str__(self) -> str:
         ended = f"{self.returned_s:.4f}" if self.returned_s is not None else "…"
@@ -94,7 +95,7 @@ Cells = dict[int, tuple[bytes | None, int]]  # column -> value, stamp
 class Read:
     """What a read that was answered said about all the rows it was to look at; None: there is no such row.
 
-    `columns`: those it asked for.
+    `columns`: those it asked for. `epoch`: the newest of its table that the member knew of when it was asked.
     """
 
     number: int
@@ -106,6 +107,7 @@ class Read:
     columns: tuple[int, ...]
     rows: dict[Row, Cells | None]
     through: str = ""
+    epoch: int = 0
     final: bool = False  # after all has healed and caught up
 
     def __str__(self) -> str:

@@ -11,13 +11,16 @@ The answer has to be an element of `may`, and no less than any of `must`. That s
 lost or unseen; no read is stale, or takes back what another has shown; nothing deleted or expired comes back; what was
 refused never happened. After everything has healed, all that was acknowledged, at any level but ANY, belongs to `must`.
 
+A load is a write of many rows, and what a read shows of it in one row has to be there in all. It must be seen by
+whoever asks a member that knows of its epoch.
+
 Stamps that a client did not hear of are unknown until a read shows one. Clocks may be wrong by the skew, so around the
 end of a time to live both is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from trimtab.sim.checks import Violation
@@ -96,8 +99,19 @@ class Judge:
         self._known.clear()
         # What a read has shown counts for those that began after its end; all of those end later than it.
         for read in reads:
+            shown = {
+                row: {
+                    column: self._source(read, row, column, value, stamp_us)
+                    for column, (value, stamp_us) in (cells or {}).items()
+                    if value is not None
+                }
+                for row, cells in read.rows.items()
+            }
+            loads = {
+                element.write.number for each in shown.values() for element in each.values() if element.write.epoch
+            }
             for row, cells in read.rows.items():
-                self._judge_row(read, row, cells)
+                self._judge_row(read, row, cells, shown[row], loads)
 
     # -- elements --------------------------------------------------------------------------------------------------
 
@@ -121,6 +135,10 @@ class Judge:
                     if element.value == value and not element.write.stamp_us:
                         self._stamps.setdefault(element.write.number, stamp_us)
 
+    def places(self) -> list[tuple[Row, int]]:
+        """All cells that anything was ever put into."""
+        return [place for place in self._puts if place[1] != MARKER]
+
     def elements(self, row: Row, column: int) -> list[Element]:
         """Everything that was ever asked to be there."""
         found = self._known.get((row, column))
@@ -140,12 +158,10 @@ class Judge:
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    def _judge_row(self, read: Read, row: Row, cells: Cells | None) -> None:
-        shown: dict[int, Element] = {}
-        for column, (value, stamp_us) in (cells or {}).items():
-            if value is not None:
-                shown[column] = self._source(read, row, column, value, stamp_us)
-        together = {element.write.number: element.write for element in shown.values()}
+    def _judge_row(
+        self, read: Read, row: Row, cells: Cells | None, shown: Mapping[int, Element], loads: Collection[int]
+    ) -> None:
+        together = {*loads, *(element.write.number for element in shown.values())}
         for column in (MARKER, *read.columns):
             elements = self.elements(row, column)
             must = [
@@ -217,6 +233,8 @@ class Judge:
         if write.outcome is not Outcome.ACKED:
             return False
         assert write.returned_s is not None
+        if write.epoch:
+            return read.final or read.epoch >= write.epoch
         if write.returned_s >= read.invoked_s:
             return False
         if read.final:
@@ -230,7 +248,8 @@ class Judge:
         return self._meets[key]
 
     def _show(self, read: Read, row: Row, column: int, element: Element) -> None:
-        if element.stamp_us:
+        # Of a load another member may not know yet.
+        if element.stamp_us and not element.write.epoch:
             self._shown.setdefault((row, column), []).append((read.returned_s, read.level, read.dc, element))
 
     # -- telling ---------------------------------------------------------------------------------------------------

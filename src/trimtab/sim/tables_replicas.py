@@ -17,7 +17,7 @@ _FIRST, _LAST = bytes(8), b"\xff" * 64
 
 def owed(cluster: GovernedCluster) -> str | None:
     """Who still has hints, or knows of somebody who missed something; None: nobody."""
-    for machine in cluster.machines.values():
+    for machine in cluster.taking_part():
         control = machine.instance.control if machine.instance is not None else None
         if control is None:
             return f"{machine.name} does not take part"
@@ -37,7 +37,7 @@ def differing(cluster: GovernedCluster) -> str | None:
     Deletions that a round of repair has covered may be forgotten by some and not yet by others: they are left out.
     """
     found: dict[tuple[int, int], list[tuple[str, Replica, RowLayout]]] = {}
-    for machine in cluster.machines.values():
+    for machine in cluster.taking_part():
         instance = machine.instance
         if instance is None or instance.control is None:
             return f"{machine.name} does not take part"

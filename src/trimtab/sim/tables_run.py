@@ -23,7 +23,10 @@ from trimtab.sim.tables_replicas import differing, owed
 from trimtab.sim.tables_schema import SchemaChanger, SchemaWatch
 from trimtab.sim.tables_workload import FLAT, LEDGER, ROWS, Shared, TablesClient
 from trimtab.sim.world import SimulationFailure, World
+from trimtab.tablets import move_protocol
 from trimtab.tablets.consistency import Level
+from trimtab.tablets.move_protocol import SettingsRequest
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 
 CHECK_EVERY_S = 0.25
 MAX_EVENTS = 3_000_000
@@ -53,7 +56,8 @@ def _run(world: World, plan: TablesPlan) -> str:
     for number, peers in enumerate(plan.topology.peers):
         cluster.add(list(peers), failure_domain=plan.topology.domains[number]).start()
     cluster.settle()
-    _make_tables(cluster, plan)
+    _balance_nothing(cluster)
+    make_tables(cluster, plan)
     history = TablesHistory(plan.replication, skew_s=plan.topology.timing.max_skew_ms / 1000)
     shared = Shared()
     clients = [TablesClient(cluster, plan, number, history, shared) for number in range(1, plan.clients + 1)]
@@ -74,11 +78,11 @@ def _run(world: World, plan: TablesPlan) -> str:
     for each in busy:
         assert each.task is not None
         world.run_until_done(each.task, world.now + LAST_S)
-    _until(cluster, cluster.trouble, healed_s + plan.converge_s, "the healed cluster did not converge")
-    _until(cluster, lambda: owed(cluster), healed_s + plan.converge_s, "what replicas missed is still owed")
-    _until(cluster, lambda: differing(cluster), world.now + plan.converge_s, "replicas do not converge")
+    until(cluster, cluster.trouble, healed_s + plan.converge_s, "the healed cluster did not converge")
+    until(cluster, lambda: owed(cluster), healed_s + plan.converge_s, "what replicas missed is still owed")
+    until(cluster, lambda: differing(cluster), world.now + plan.converge_s, "replicas do not converge")
     agreed_s = world.now - healed_s
-    _read_all(cluster, plan, clients[0], shared)
+    read_all(cluster, plan, clients[0], shared)
     if (why := differing(cluster)) is not None:
         raise SimulationFailure(f"replicas differ again: {why}")
     watch.judge(changers)
@@ -95,7 +99,17 @@ def _run(world: World, plan: TablesPlan) -> str:
     )
 
 
-def _make_tables(cluster: GovernedCluster, plan: TablesPlan) -> None:
+def _balance_nothing(cluster: GovernedCluster) -> None:
+    """Nobody copies replicas in this scenario: a tablet that began to move would never arrive."""
+    machine = next(iter(cluster.machines.values()))
+    body = move_protocol.encode(SettingsRequest(RebalanceSettings(enabled=False)))
+    try:
+        cluster.do(cluster.ask(machine, move_protocol.SETTINGS, body, cluster.world.rng("balance nothing"), 10.0))
+    except (NetError, TimeoutError) as error:
+        raise SimulationFailure(f"in a healthy cluster balancing could not be switched off: {error}") from error
+
+
+def make_tables(cluster: GovernedCluster, plan: TablesPlan) -> None:
     replication: dict[str, int] | int = plan.replication if len(plan.replication) > 1 else plan.replication["dc1"]
     options: dict[str, Any] = {"gc_grace_s": plan.gc_grace_s, "history_s": plan.history_s}
     key = [ColumnSpec("p", "bigint"), ColumnSpec("c", "bigint")]
@@ -116,7 +130,7 @@ def _make_tables(cluster: GovernedCluster, plan: TablesPlan) -> None:
             raise SimulationFailure(f"in a healthy cluster the schema could not be changed: {error}") from error
 
 
-def _until(cluster: GovernedCluster, trouble: Any, until_s: float, what: str) -> None:
+def until(cluster: GovernedCluster, trouble: Any, until_s: float, what: str) -> None:
     world = cluster.world
     while (why := trouble()) is not None:
         if world.now >= until_s:
@@ -126,12 +140,12 @@ def _until(cluster: GovernedCluster, trouble: Any, until_s: float, what: str) ->
         world.run(world.now + CHECK_EVERY_S)
 
 
-def _read_all(cluster: GovernedCluster, plan: TablesPlan, client: TablesClient, shared: Shared) -> None:
+def read_all(cluster: GovernedCluster, plan: TablesPlan, client: TablesClient, shared: Shared) -> None:
     """Every row through every member, at QUORUM and at ALL, and what each holds by itself."""
 
     async def read() -> str:
         client.connect()
-        for machine in cluster.machines.values():
+        for machine in cluster.taking_part():
             for _ in range(_ATTEMPTS):
                 if await client.refresh(machine):
                     break

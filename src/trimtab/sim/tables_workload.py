@@ -131,6 +131,8 @@ class TablesClient:
                 self._channels[name] = Channel(machine.settings.address, Hello(), rng, limits=limits)
 
     async def ask(self, machine: Machine, method: str, body: bytes, timeout_s: float) -> bytes:
+        if machine.name not in self._channels:
+            self.connect()
         return await self._channels[machine.name].call(method, body, timeout_s)
 
     async def refresh(self, machine: Machine) -> bool:
@@ -368,7 +370,7 @@ class TablesClient:
         clustering = bool(table.of_kind(ColumnKind.CLUSTERING))
         keys = [[cell(row.partition), cell(row.row)][: 1 + clustering] for row in rows]
         request = GetRequest(table.id, table.version, keys, columns, level, with_meta=True)
-        invoked_s = self.cluster.world.now
+        invoked_s, epoch = self.cluster.world.now, known_epoch(machine, table.id)
         try:
             reply = await self._rows(machine, protocol.GET, protocol.encode(request), final)
         except NetError as error:
@@ -377,7 +379,7 @@ class TablesClient:
             row: None if cells is None else _cells(columns, cells, metas)
             for row, cells, metas in zip(rows, reply.rows, reply.metas, strict=True)
         }
-        self._saw(machine, level, invoked_s, columns, found, final)
+        self._saw(machine, level, invoked_s, columns, found, final, epoch)
         return ""
 
     async def _slice(self, machine: Machine) -> None:
@@ -394,7 +396,7 @@ class TablesClient:
         columns = [clustering.id, *regular]
         reverse, limit = rng.random() < 0.3, rng.choice((1, 2, 100))
         found: dict[Row, Cells | None] = {Row(table.id, partition, row): None for row in range(first, last + 1)}
-        invoked_s, page = self.cluster.world.now, b""
+        invoked_s, epoch, page = self.cluster.world.now, known_epoch(machine, table.id), b""
         for _ in range(_MAX_PAGES):
             request = SliceRequest(
                 table.id,
@@ -422,7 +424,7 @@ class TablesClient:
                 break
         else:
             return "it did not end"
-        self._saw(machine, level, invoked_s, regular, found, False)
+        self._saw(machine, level, invoked_s, regular, found, False, epoch)
         return ""
 
     async def _scan(self, machine: Machine) -> None:
@@ -440,7 +442,7 @@ class TablesClient:
         keys = [column.id for column in (*table.of_kind(ColumnKind.PARTITION), *table.of_kind(ColumnKind.CLUSTERING))]
         regular = [column.id for column in table.of_kind(ColumnKind.REGULAR)]
         found: dict[Row, Cells | None] = dict.fromkeys(rows)
-        invoked_s, page = self.cluster.world.now, b""
+        invoked_s, epoch, page = self.cluster.world.now, known_epoch(machine, table.id), b""
         limit = self.rng.choice((2, 100)) if not final else 100
         for _ in range(_MAX_PAGES):
             request = ScanRequest(
@@ -456,7 +458,7 @@ class TablesClient:
                 found[Row(table.id, *key)] = _cells(regular, cells[len(keys) :], metas[len(keys) :])
             page = reply.page
             if not page:
-                self._saw(machine, level, invoked_s, regular, found, final)
+                self._saw(machine, level, invoked_s, regular, found, final, epoch)
                 return ""
         return "it did not end"
 
@@ -478,11 +480,18 @@ class TablesClient:
         columns: list[int],
         found: dict[Row, Cells | None],
         final: bool,
+        epoch: int,
     ) -> None:
         number, now = self.history.next_number(), self.cluster.world.now
         read = Read(number, self.name, level, self._dc(machine), invoked_s, now, tuple(columns), found)
-        read.through, read.final = machine.name, final
+        read.through, read.final, read.epoch = machine.name, final, epoch
         self.history.reads.append(read)
+
+
+def known_epoch(machine: Machine, table: int) -> int:
+    """The newest epoch of a table that a member knows to be visible; no answer of its own can be at an older one."""
+    watching = getattr(machine.instance, "watching", None)
+    return watching.loads.visible(table) if watching is not None else 0
 
 
 def _with(request: PutRequest | DeleteRequest, **fields: object) -> PutRequest | DeleteRequest:

@@ -95,6 +95,7 @@ class _Asked:
     router: Machine | None = None
     life: int = 0
     outlawed: str = ""
+    place: tuple[int, int] = (0, 0)  # table and tablet, of a read
 
 
 class TopologyChecks:
@@ -107,6 +108,10 @@ class TopologyChecks:
         self.refused = 0
         # Told of a request that leaves its router for the replica at a host: the nemesis strikes at such moments.
         self.on_routed: Callable[[Machine, str], None] | None = None
+        # Told of every committed change of the system's keys, in their order, before any instance has applied it.
+        self.on_commit: Callable[[int, dict[bytes, bytes | None]], None] | None = None
+        # Told of every read that a replica has answered: by whom, at which version it was routed, of which tablet.
+        self.on_read: Callable[[Machine, int, tuple[int, int]], None] | None = None
         self._machines = machines
         self._now = now
         self._genesis = ""
@@ -147,6 +152,19 @@ class TopologyChecks:
             self._barrier_passed(self.committed.passed)
         for machine in self._machines():
             self._lease(machine)
+        if self.on_commit is not None:
+            self.on_commit(index, changes)
+
+    def barrier_passed(self, version: int) -> None:
+        """What was committed just now may follow a barrier at this version only."""
+        if self.committed.fence < version:
+            raise Violation(
+                f"what a barrier at version {version} has to come before was written, but the fence is at "
+                f"{self.committed.fence}"
+            )
+        if version > self.committed.passed:
+            self.committed.passed = version
+            self._barrier_passed(version)
 
     def _barrier_passed(self, version: int) -> None:
         """Whatever older request may still be carried out must be refused where it would be."""
@@ -171,7 +189,8 @@ class TopologyChecks:
     def _still_out(self, router: Machine, asked: _Asked) -> str:
         """Why an older request is still out when a barrier has passed; empty: its router has given it up."""
         if not router.alive or router.process.lives != asked.life:
-            return f"its router {router.name} had died"
+            oldest = router.waited_for.get(asked.life)
+            return f"its router {router.name} had died" if oldest is not None and oldest <= asked.version else ""
         if self._is_down(router):
             return f"its router {router.name} was down"
         control = router.instance.control if router.instance is not None else None
@@ -257,6 +276,7 @@ class TopologyChecks:
             read = rows.decode_replica_read(request.body)
             level = Level.ONE if read.level in _STALE_LEVELS else Level.QUORUM
             asked = self._routed(pipe, request.method, read.topology, level)
+            asked.place = (read.table, read.tablet)
         elif request.method == protocol.BARRIER:
             barrier = protocol.decode_barrier(request.body)
             asked = _Asked(request.method, term=barrier.term, version=barrier.version)
@@ -288,6 +308,8 @@ class TopologyChecks:
             return
         if asked.method == rows.REPLICA_READ:
             self._answered(machine, asked, stale=rows.decode_replica_rows(body).stale)
+            if self.on_read is not None:
+                self.on_read(machine, asked.version, asked.place)
             return
         term, since, before = self._terms.get(machine, (0, 0.0, 0))
         if since >= self._now():

@@ -23,6 +23,7 @@ from trimtab.topology.protocol import Level
 from trimtab.topology.records import RequestKind
 
 ASK_S = 1.5
+REBUILD_MS = 1_000  # where nobody runs its jobs
 MAX_EXPELS = 4
 MAX_REPLACEMENTS = 2
 _DEADLY = tuple(name for name in failpoints.NAMES if name not in failpoints.HOLDS)
@@ -229,11 +230,19 @@ class TopologyNemesis:
         if asked:
             # So that there is a barrier which waits for the router until it is given up.
             whom = rng.choice(asked).settings.instance_id
-            rebuilding = self.cluster.create(rng.choice(asked), RequestKind.REBUILD, whom)
-            self._tasks.append(self.cluster.operator.launch(self._try("rebuild", rebuilding), name="rebuild"))
+            rebuilding = self._rebuild(rng.choice(asked), whom)
+            self._tasks.append(self.cluster.operator.launch(rebuilding, name="rebuild"))
         await self._cut([(router, host) for host in self._hosts() if host not in (router, replica)], seconds)
         self.network.unclog(router, replica)
         self._stranded = False
+
+    async def _rebuild(self, asked: Machine, whom: str) -> None:
+        """A new version, and a barrier. With tables a rebuild has jobs, which nobody may run: it ends without them."""
+        tables = asked.instance is not None and bool(asked.instance.watching.tables.maps)
+        deadline_ms = REBUILD_MS if tables else 0
+        await self._ask("rebuild", self.cluster.create(asked, RequestKind.REBUILD, whom, deadline_ms=deadline_ms))
+        if tables:
+            await self._ask("barrier", self.cluster.create(asked, RequestKind.BARRIER))
 
     # -- machines --------------------------------------------------------------------------------------------------
 
@@ -357,9 +366,6 @@ class TopologyNemesis:
             return False
         self.world.tell("operator", f"{what}: request {reply.number}")
         return True
-
-    async def _try(self, what: str, asking: Coroutine[Any, Any, Any]) -> None:
-        await self._ask(what, asking)
 
     async def _expel(self, rate: float) -> None:
         rng = self._rng("expel")

@@ -268,3 +268,25 @@ def test_a_batch_happens_as_a_whole() -> None:
     batch.outcome = REFUSED
     with pytest.raises(Violation, match="a refused batch has written table 1 row 0/1"):
         judge_batches([batch], half, whole=False)
+
+
+def test_of_a_load_everything_is_seen_or_nothing_and_by_whoever_asks_one_who_knows_of_it() -> None:
+    other = Row(1, 0, 1)
+
+    def read(first: str, second: str, epoch: int) -> Told:
+        told = Told()
+        told.wrote(Put(ROW, {A: b"old 1"}), Put(other, {A: b"old 2"}), stamp=5, at=(0.0, 0.5))
+        load = told.wrote(Put(ROW, {A: b"new 1"}), Put(other, {A: b"new 2"}), stamp=7, level=ALL, at=(2.0, 2.0))
+        load.epoch = 3
+        rows: dict[Row, Cells | None] = {
+            row: {A: (text.encode(), 5 if text.startswith("old") else 7)}
+            for row, text in ((ROW, first), (other, second))
+        }
+        told.history.reads.append(Read(9, "c2", ONE, "dc1", 3.0, 4.0, (A,), rows, epoch=epoch))
+        return told
+
+    read("old 1", "old 2", 2).right()
+    read("new 1", "new 2", 2).right()
+    read("new 1", "new 2", 3).right()
+    read("old 1", "old 2", 3).wrong("'new 1' of stamp 7")
+    read("old 1", "new 2", 2).wrong("'new 1' of stamp 7")
