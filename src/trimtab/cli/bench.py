@@ -61,6 +61,10 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.2, max=600, help="How long each run measures.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="How often each run is repeated, in turns.")] = 3,
     rows: Annotated[int, typer.Option(min=0, max=100_000_000, help="Rows of bench storage; 0: 5 million.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="bench rebalance: less of everything.")] = False,
+    quiet_minutes: Annotated[
+        float, typer.Option(min=0, max=1440, help="bench rebalance: how long a balanced cluster is left alone.")
+    ] = 10,
     work_dir: Annotated[
         Path | None, typer.Option(help="Where data goes while it runs; it decides which disk is measured.")
     ] = None,
@@ -79,7 +83,7 @@ def bench(
                 return
         reports = []
         for each in [name] if name else benchmarks.BENCHMARKS:
-            reports.append(run_one(root, each, seconds, rounds, work_dir, rows))
+            reports.append(run_one(root, each, seconds, rounds, work_dir, rows, quick, quiet_minutes))
     except failed as error:
         raise CommandFailed(str(error)) from error
     if as_json:
@@ -91,14 +95,25 @@ def bench(
             show(report)
 
 
-def run_one(root: Path, name: str, seconds: float, rounds: int, work_dir: Path | None, rows: int = 0) -> dict[str, Any]:
+def run_one(
+    root: Path,
+    name: str,
+    seconds: float,
+    rounds: int,
+    work_dir: Path | None,
+    rows: int = 0,
+    quick: bool = False,
+    quiet_minutes: float = 10,
+) -> dict[str, Any]:
     options = importlib.import_module("benchmarks.report").Options
     # Not the system's temporary directory: that may be memory, where a sync costs nothing.
     parent = work_dir or root / "build"
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=parent))
     module = importlib.import_module(f"benchmarks.{name}")
-    asked = options(seconds=seconds, rounds=rounds, folder=folder, root=root, rows=rows)
+    asked = options(
+        seconds=seconds, rounds=rounds, folder=folder, root=root, rows=rows, quick=quick, quiet_minutes=quiet_minutes
+    )
     report: dict[str, Any] = module.run(asked, say).as_json()
     # After a failure the folder stays: the message points at the logs in it.
     shutil.rmtree(folder)

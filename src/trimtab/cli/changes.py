@@ -131,20 +131,21 @@ def await_end(contact: Contact, number: int, as_json: bool) -> int:
 
     began = time.monotonic()
     last: list[ViewReply] = []
-    with Progress() as progress:
+    progress = Progress()
 
-        def seen(record: RequestRecord, view: ViewReply) -> None:
-            last[:] = [view]
-            progress.show(_lines(number, record, view))
+    def seen(record: RequestRecord, view: ViewReply) -> None:
+        last[:] = [view]
+        progress.show(_lines(number, record, view))
 
-        async def wait(client: ClusterClient) -> RequestRecord:
-            return await client.wait(number, seen)
+    async def wait(client: ClusterClient) -> RequestRecord:
+        return await client.wait(number, seen)
 
-        try:
+    try:
+        with progress:
             record = ask(contact, wait)
-        except KeyboardInterrupt:
-            print(f"trimtab: no longer waiting; request {number} goes on. {_how(number)}", file=sys.stderr)
-            raise
+    except KeyboardInterrupt:
+        print(f"trimtab: no longer waiting; request {number} goes on. {_how(number)}", file=sys.stderr)
+        raise
     task = shapes.task(number, record, last[0])
     if as_json:
         print(json.dumps(task))
@@ -178,4 +179,6 @@ def _lines(number: int, record: RequestRecord, view: ViewReply) -> dict[str, str
             lines[each.record.instance_id] = (
                 f"{each.record.state.value}, {grades.current.grade.value} → {grades.target.grade.value}"
             )
+    for number, sentence in enumerate((*view.moving.problems, *view.moving.sentences)):
+        lines["tablets" if not number else " " * number] = sentence
     return lines

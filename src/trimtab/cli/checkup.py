@@ -93,7 +93,7 @@ def packages(names: Sequence[str] = ("msgspec", "uvloop", "rocksdict", "fastapi"
 
 def ports(host: str, first: int, owners: dict[int, str]) -> list[Check]:
     """The ports of an instance. `owners` are those of instances that run: having them taken is no fault."""
-    purposes = ("node", "CQL, later", "HTTP", "bulk, later")
+    purposes = ("node", "CQL, later", "HTTP", "bulk")
     found = []
     for port, purpose in zip(range(first, first + PORTS_EACH), purposes, strict=True):
         why = why_taken(host, port)

@@ -112,7 +112,8 @@ def with_contact(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(contact=contact, **values)
 
     parameters = [each.replace(annotation=hints[each.name]) for each in (*own.values(), *shared.values())]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    # An attribute that `inspect` looks for, and that the type of a function does not name.
+    vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     del run.__wrapped__
     return run

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SKEW_WARN_MS = 200
 _SKEW_FAIL_MS = 5_000
+_REACH_S = 2.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,7 +42,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> int:
     """Check this machine and the cluster, and say what to do about what is not as it should be."""
-    from trimtab.cli import checkup
+    from trimtab.cli import checkup, spark_checkup
     from trimtab.net.addresses import parse_address
     from trimtab.playground.record import new_directory
 
@@ -49,7 +50,7 @@ def doctor(
     checks = [checkup.python(), *checkup.packages()]
     checks += checkup.ports(host, port, _owners())
     checks += checkup.disk(data_dir if data_dir is not None else new_directory(os.environ))
-    checks += [*checkup.limits(), checkup.memory(), *checkup.clocks()]
+    checks += [*checkup.limits(), checkup.memory(), *checkup.clocks(), *spark_checkup.spark()]
     checks += cluster(contact)
     worst = max(checks, key=lambda check: list(checkup.Grade).index(check.grade)).grade
     if as_json:
@@ -103,6 +104,7 @@ def cluster(contact: Contact) -> list[Check]:
         graded(verdict.level, verdict.line, verdict.details),
         *versions(seen.view, trimtab.__version__),
         skew(ahead_ms),
+        *bulk(seen.view),
     ]
 
 
@@ -144,6 +146,36 @@ def versions(view: ViewReply, own: str) -> list[Check]:
         else:
             found.append(ok("version", f"{who}, as this does"))
     return found or [_own_version()]
+
+
+def bulk(view: ViewReply) -> list[Check]:
+    """Whether loads and scans from here reach the bulk servers of the instances that are Online."""
+    from trimtab.cli.checkup import ok, warn
+    from trimtab.topology.grades import Grade
+
+    online = [each.record for each in view.instances if each.record.grades.current.grade is Grade.ONLINE]
+    found = []
+    for record in online:
+        if not record.bulk_address:
+            text = f"{record.instance_id} has no bulk server, so nothing can be loaded into its replicas"
+            found.append(warn("bulk", text, "start it without --bulk off"))
+        elif why := _unreachable(record.bulk_address):
+            text = f"the bulk server of {record.instance_id} at {record.bulk_address} can't be reached from here: {why}"
+            found.append(warn("bulk", text, f"look at the log of {record.instance_id}, and at firewalls between"))
+    names = ", ".join(record.instance_id for record in online)
+    return found or ([ok("bulk", f"the bulk servers of {names} can be reached from here")] if online else [])
+
+
+def _unreachable(address: str) -> str:
+    import socket
+
+    from trimtab.net.addresses import parse_address
+
+    try:
+        with socket.create_connection(parse_address(address), timeout=_REACH_S):
+            return ""
+    except (OSError, ValueError) as error:
+        return str(error)
 
 
 def skew(ahead_ms: float) -> Check:

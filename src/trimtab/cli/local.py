@@ -78,7 +78,10 @@ def _starting() -> Iterator[None]:
 
 def up(
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100, help="How many instances; default 3.")] = None,
-    directory: DirOption = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="The cluster's directory. Default: TRIMTAB_LOCAL_DIR, else one in ~/.local/state."),
+    ] = None,
     base_port: Annotated[
         int | None, typer.Option("--base-port", min=1, max=65_535, help="The port of i1; default 3301.")
     ] = None,

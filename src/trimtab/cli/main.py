@@ -24,13 +24,16 @@ from trimtab.cli.errors import CommandFailed
 COMMANDS = (
     *("demo", "doctor", "run", "local"),
     *("status", "topology", "tablets", "events", "tasks", "probe", "metastore"),
-    *("keyspaces", "tables", "get", "put", "scan"),
-    *("expel", "decommission", "remove", "rebuild", "recover"),
+    *("keyspaces", "tables", "get", "put", "scan", "loads"),
+    *("load", "export", "verify", "repair", "count", "analyze"),
+    *("pipeline", "limit", "plan", "rebalance"),
+    *("move", "expel", "decommission", "remove", "rebuild", "recover"),
     *("sim", "test", "bench"),
 )
 MODULES = {
     **dict.fromkeys(("expel", "decommission", "remove", "rebuild"), "changes"),
     **dict.fromkeys(("get", "put", "scan"), "rows"),
+    **dict.fromkeys(("load", "export", "verify", "repair", "count", "analyze"), "bulk_work"),
 }
 # Commands whose arguments belong to another tool, so that --config is not ours to take.
 PASSES_ARGUMENTS_ON = frozenset({"test"})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trimtab.node.recovery import Recovered, Survey
 
 # Long enough for a busy member: whoever does not answer counts as lost.
-_ASK_S = 2.0
+_ASK_S = 6.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -104,15 +104,16 @@ async def _who_answers(found: Survey) -> dict[int, Any]:
     """The status of every other member of this very cluster that answers, by raft id."""
     import asyncio
 
-    others = {
-        raft_id: address
-        for raft_id, (_, address) in found.instances.items()
-        if raft_id != found.identity.raft_id and address
-    }
-    answers = await asyncio.gather(*(_status(address) for address in others.values()))
+    others = [
+        (raft_id, address)
+        for raft_id, addresses in found.addresses.items()
+        for address in sorted(addresses)
+        if raft_id != found.identity.raft_id
+    ]
+    answers = await asyncio.gather(*(_status(address) for _, address in others))
     return {
         raft_id: status
-        for raft_id, status in zip(others, answers, strict=True)
+        for (raft_id, _), status in zip(others, answers, strict=True)
         if status is not None and status.raft_id == raft_id and status.genesis == found.genesis and not status.removed
     }
 
@@ -145,8 +146,9 @@ def _refuse_harm(found: Survey, others: dict[Path, Survey], answering: dict[int,
         )
     for raft_id, status in answering.items():
         if (status.last_term, status.last_index) > found.position:
+            name, _ = found.instances.get(raft_id, (f"member {raft_id}", ""))
             raise CommandFailed(
-                f"{found.instances[raft_id][0]} has more in its log (it ends at {status.last_index} of term "
+                f"{name} has more in its log (it ends at {status.last_index} of term "
                 f"{status.last_term}, here at {found.last_index} of term {found.last_term}); stop it, and recover from "
                 "its directory."
             )

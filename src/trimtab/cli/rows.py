@@ -7,6 +7,7 @@ where it is made of others (tags='["a", "b"]').
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trimtab.catalog.types import Type
     from trimtab.client.database import Database
     from trimtab.client.operations import RowWithMeta
+    from trimtab.client.plans import TablePlan
 
 _SHOWN_ROWS = 100
 
@@ -96,10 +98,8 @@ def scan(
     async def show(database: Database) -> None:
         types = await _types(database, table)
         printer = _Printer(types, as_json, with_meta)
-        rows = database.table(table).scan(
-            columns=wanted, limit=_asked(limit, as_json), with_meta=with_meta, as_of=as_of or None
-        )
-        await printer.rows(rows, limit)
+        options: dict[str, Any] = {"columns": wanted, "with_meta": with_meta, "as_of": as_of or None}
+        await printer.rows(database.table(table).scan(limit=_asked(limit, as_json), **options), limit)
         printer.end()
 
     use(contact, show, consistency=consistency)
@@ -117,7 +117,10 @@ def put(
     null: Annotated[
         list[str] | None, typer.Option("--null", metavar="COLUMN", help="Delete this cell; may be repeated.")
     ] = None,
-    ttl: Annotated[int, typer.Option("--ttl", min=0, metavar="SECONDS", help="Gone after so long; 0 is never.")] = 0,
+    ttl: Annotated[
+        int | None,
+        typer.Option("--ttl", min=0, metavar="SECONDS", help="Gone after so long; 0 is never. Else the table says."),
+    ] = None,
     timestamp: Annotated[
         int, typer.Option("--timestamp", min=0, metavar="MICROSECONDS", help="Orders the write; 0 is now.")
     ] = 0,
@@ -125,7 +128,7 @@ def put(
     as_json: JsonOption = False,
 ) -> None:
     """Write a row: trimtab put shop.users id=1 name=Ada. Or many: trimtab put shop.users - < rows.jsonl."""
-    options: dict[str, Any] = {"ttl": ttl or None, "timestamp": timestamp or None}
+    options: dict[str, Any] = {"ttl": ttl, "timestamp": timestamp or None}
     if len(cells) == 1 and (cells[0] == "-" or cells[0].startswith("@")):
         if null:
             raise WrongUsage("--null is for a single row; in JSON lines write null.")
@@ -147,14 +150,27 @@ def put(
 
 
 async def _put_lines(database: Database, table: str, lines: Iterator[str], options: dict[str, Any]) -> int:
-    types = await _types(database, table)
+    """Rows before a line that is wrong are written, and those after it are not: then it can be gone on from there."""
+    await _types(database, table)
+    plan, wrong = database.plan(table), None
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _from_json(table, types, line, number)
+        nonlocal wrong
+        number = 0
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _from_json(plan, line, number)
+        except CommandFailed as error:
+            wrong = error
+        except (OSError, UnicodeDecodeError) as error:
+            wrong = CommandFailed(f"what comes after line {number} can't be read: {error}.")
 
-    return await database.table(table).put_many(rows(), **options)
+    written = await database.table(table).put_many(rows(), **options)
+    if wrong is not None:
+        before = {0: "no row was", 1: "1 row before that was"}.get(written, f"{written} rows before that were")
+        raise CommandFailed(f"{str(wrong).rstrip('.')}; {before} written.") from wrong
+    return written
 
 
 @contextmanager
@@ -201,9 +217,12 @@ def _typed(table: str, types: Mapping[str, Type], words: Mapping[str, str]) -> d
     return found
 
 
-def _from_json(table: str, types: Mapping[str, Type], line: str, number: int) -> dict[str, Any]:
+def _from_json(plan: TablePlan, line: str, number: int) -> dict[str, Any]:
+    from trimtab.client.errors import InvalidRequest
+
+    table, types = plan.name, plan.types
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_float=_json_number)
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"line {number} is no JSON: {error}.") from error
     if not isinstance(data, dict):
@@ -215,6 +234,17 @@ def _from_json(table: str, types: Mapping[str, Type], line: str, number: int) ->
             found[name] = type_.from_json(value)
         except ValueError as error:
             raise CommandFailed(f"line {number}: {table}.{name} is of type {type_}: {error}.") from error
+    try:
+        plan.cells(plan.writing(found), found)
+    except InvalidRequest as error:
+        raise CommandFailed(f"line {number}: {error}.") from error
+    return found
+
+
+def _json_number(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"the number {text[:40]} is too large for one; a decimal can be written as a string")
     return found
 
 

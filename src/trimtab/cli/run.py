@@ -1,13 +1,14 @@
 """`trimtab run`: one instance in the foreground, until it is told to stop.
 
 What is wrong with the command line is said here, with exit code 2, before anything is started. The rest runs under the
-supervisor; the node and the HTTP door are loaded in its child only.
+supervisor, with what a node needs loaded before it is forked; FastAPI, which takes long, is loaded by the node.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from trimtab.node.process import Closer, Door, OpenDoor
     from trimtab.node.supervision import Phase
 
-HTTP_OFF = "off"
+OFF = "off"
 _HTTP_PORT_STEP = 2
+_BULK_PORT_STEP = 3
+_BULK_TOKEN_BYTES = 32
+_DOORS = {"http": "HTTP", "bulk": "bulk transfers"}
 _LIMITS = Limits()
 _TIMING = Timing()
 # A lease has to survive a few heartbeats that were lost.
@@ -79,6 +83,24 @@ def run(
         str,
         typer.Option("--http", metavar="HOST:PORT|off", help="Where to serve HTTP. Default: two ports above --listen."),
     ] = "",
+    bulk: Annotated[
+        str,
+        typer.Option(
+            "--bulk",
+            metavar="HOST:PORT|off",
+            help="Where files of loads and scans go in and out. Default: three ports above --listen.",
+        ),
+    ] = "",
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline/--no-pipeline",
+            help="While this instance leads: start a driver, on all cores, where jobs wait and nobody runs them.",
+        ),
+    ] = True,
+    pipeline_idle_s: Annotated[
+        float, typer.Option("--pipeline-idle-s", min=1, help="Such a driver ends when it was idle for so long.")
+    ] = 60.0,
     log_level: Annotated[str, typer.Option("--log-level", help=f"One of {', '.join(LEVELS)}.")] = "info",
     log_format: Annotated[str, typer.Option("--log-format", help=f"One of {', '.join(FORMATS)}.")] = "text",
     tls_authority: Annotated[
@@ -86,6 +108,14 @@ def run(
     ] = None,
     tls_certificate: Annotated[Path | None, typer.Option("--tls-certificate", help="PEM of this member.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="PEM of this member's key.")] = None,
+    capacity_mb: Annotated[
+        int,
+        typer.Option(
+            "--capacity-mb",
+            min=0,
+            help="What it should hold at most; it gets tablets in proportion. 0: what is free on its disk as it joins.",
+        ),
+    ] = 0,
     disk_reserve_mb: Annotated[
         int, typer.Option("--disk-reserve-mb", min=0, help="Refuse writes when less than this is free on the disk.")
     ] = _LIMITS.disk_reserve_bytes >> 20,
@@ -134,25 +164,69 @@ def run(
             ),
             failure_domain=_failure_domain(failure_domain or ()),
             replace=replace,
-            http=_http_address(http, listen),
+            http=_door_address("http", http, listen, _HTTP_PORT_STEP),
+            bulk=_door_address("bulk", bulk, listen, _BULK_PORT_STEP),
+            bulk_token=os.urandom(_BULK_TOKEN_BYTES),
+            capacity_bytes=capacity_mb << 20,
         )
     except ValueError as error:
         # Of settings, log settings and failpoints alike: the texts are sentences without a full stop.
         raise WrongUsage(f"{error}.") from error
-    return _supervise(settings, data_dir, log_settings)
+    return _supervise(settings, data_dir, log_settings, pipeline_idle_s if pipeline else None)
 
 
-def _supervise(settings: Settings, data_dir: Path, log_settings: LogSettings) -> int:
+def _supervise(settings: Settings, data_dir: Path, log_settings: LogSettings, driver_idle_s: float | None) -> int:
+    # Loaded before the first child is forked: all of them share this memory, and the next one begins at once.
+    import structlog  # noqa: F401
+
+    from trimtab.bulk.child import run_bulk
+    from trimtab.node.process import run_child
     from trimtab.node.supervisor import supervise
+
+    doors = _doors(settings)
 
     def node(phase: Phase, say: Say) -> int:
         """What the child does."""
-        from trimtab.node.process import run_child
-
-        return run_child(settings, data_dir, phase, say, doors=_doors(settings), log_settings=log_settings)
+        return run_child(settings, data_dir, phase, say, doors=doors, log_settings=log_settings)
 
     log = PlainLog(settings.instance_id, log_settings)
-    return supervise(data_dir, node, instance_id=settings.instance_id, log=log)
+
+    def bulk(_say: Say) -> int:
+        """What the child beside it does."""
+        return run_bulk(settings, data_dir, log)
+
+    # The rows of a table are for those who may ask for them, not for every user of the machine.
+    os.umask(os.umask(0o077) | 0o077)
+    return supervise(
+        data_dir,
+        node,
+        instance_id=settings.instance_id,
+        log=log,
+        bulk=bulk if settings.bulk else None,
+        driver=None if driver_idle_s is None else _driver(settings, log_settings, driver_idle_s),
+    )
+
+
+def _driver(settings: Settings, log_settings: LogSettings, idle_s: float) -> Callable[[Say], int]:
+    """What a driver of jobs does that is started on demand."""
+
+    def driver(_say: Say) -> int:
+        from trimtab.net.tls import client_context
+        from trimtab.pipeline.driver import DriverSettings
+        from trimtab.pipeline.process import run_driver
+
+        files = settings.tls
+        driver_settings = DriverSettings(
+            peers=tuple(dict.fromkeys((settings.address, *settings.peers))),
+            idle_exit_s=idle_s,
+            address=socket.gethostname(),
+            tls_files=(str(files.authority), str(files.certificate), str(files.key)) if files else None,
+        )
+        log = PlainLog(f"{settings.instance_id}/driver", log_settings)
+        tls = client_context(files.authority, files.certificate, files.key) if files else None
+        return run_driver(driver_settings, story=log.info, tls=tls, forked=True)
+
+    return driver
 
 
 def _tls_files(authority: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles | None:
@@ -170,14 +244,17 @@ def _failure_domain(pairs: list[str] | tuple[str, ...]) -> dict[str, str]:
     return domain
 
 
-def _http_address(http: str, listen: str) -> str:
-    """Where the HTTP door listens; empty: nowhere."""
-    if http:
-        return "" if http.lower() == HTTP_OFF else http
+def _door_address(option: str, given: str, listen: str, step: int) -> str:
+    """Where another door listens; empty: nowhere."""
+    if given:
+        return "" if given.lower() == OFF else given
     host, port = split_address(listen)
-    if port + _HTTP_PORT_STEP > 65_535:
-        raise SettingsError(f"--listen {listen} leaves no port for HTTP above it; give --http HOST:PORT or --http off")
-    return format_address((host, port + _HTTP_PORT_STEP))
+    if port + step > 65_535:
+        raise SettingsError(
+            f"--listen {listen} leaves no port for {_DOORS[option]} above it; give --{option} HOST:PORT or "
+            f"--{option} off"
+        )
+    return format_address((host, port + step))
 
 
 def _doors(settings: Settings) -> list[Door]:
@@ -185,15 +262,14 @@ def _doors(settings: Settings) -> list[Door]:
     if not settings.http:
         return []
 
-    def http() -> OpenDoor:
-        from trimtab.http.server import bind, open_door
+    from trimtab.http.instance_port import InstancePort
+    from trimtab.http.server import bind, open_door  # not yet what FastAPI needs
+    from trimtab.net.tls import server_context
 
+    def http() -> OpenDoor:
         bound = bind(settings.http)
 
         async def open_http(instance: Instance) -> Closer:
-            from trimtab.http.instance_port import InstancePort
-            from trimtab.net.tls import server_context
-
             files = settings.tls
             return await open_door(
                 InstancePort(instance),

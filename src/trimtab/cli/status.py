@@ -103,6 +103,12 @@ def picture(seen: Seen, everybody: bool) -> RenderableType:
         lines.append(
             Text(f"{leader} did not answer; {name_of(view, view.asked)} did, but can't tell who is silent", "yellow")
         )
+    if view.bulk_rate_bytes_s:
+        from trimtab.loads.bulk_settings import show_rate
+
+        lines.append(Text(f"bulk transfers are limited to {show_rate(view.bulk_rate_bytes_s)}", "dim"))
+    if view.moving.still:
+        lines.append(Text(view.moving.still, "dim"))
     return Group(*lines, _table(seen, everybody))
 
 
@@ -129,7 +135,7 @@ def _table(seen: Seen, everybody: bool) -> Fitting:
             "heard": Text(_heard(seen, each)),
             "tablets": Text(str(each.tablets)),
             "size": Text(in_bytes(each.bytes)),
-            "why": Text(record.reason if news else ""),
+            "why": Text("its disk is full" if each.disk_full and not news else record.reason if news else ""),
         }
         rows.append(row)
     columns = ["instance", "address", "failure domain", "state", "grade", "role", "heard"]

@@ -6,6 +6,7 @@ closing line stays the last one when all is well. A failed check hides no other:
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import sys
 import time
@@ -24,6 +25,9 @@ STATIC_CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+_WARM_S = 180.0
+
+
 def run_static_check(root: Path, name: str, command: tuple[str, ...]) -> bool:
     started = time.monotonic()
     done = subprocess.run(
@@ -36,6 +40,22 @@ def run_static_check(root: Path, name: str, command: tuple[str, ...]) -> bool:
     return passed
 
 
+def _warm_up(root: Path) -> subprocess.Popen[bytes]:
+    """Let Spark write its class archive beside the checks."""
+    command = [sys.executable, "-m", "tests.spark.warm_up"]
+    return subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _warmed(warming: subprocess.Popen[bytes]) -> None:
+    try:
+        code = warming.wait(_WARM_S)
+    except subprocess.TimeoutExpired:
+        warming.kill()
+        code = warming.wait()
+    if code != 0:
+        print("spark  has written no class archive: its sessions start slowly", flush=True)
+
+
 def test(
     context: typer.Context,
     only_pytest: Annotated[bool, typer.Option("--only-pytest", help="Skip linter, types and rings.")] = False,
@@ -43,10 +63,17 @@ def test(
     """Check the code and run the tests; further arguments go to pytest (paths, -k, -x, ...)."""
     root = checkout_root("test")
     failed = []
+    warming = None if context.args else _warm_up(root)
     if not only_pytest:
         failed = [name for name, command in STATIC_CHECKS if not run_static_check(root, name, command)]
-    # From where the user stands, so that the paths they give mean what they see; without paths, the whole suite.
-    arguments = ["--rootdir", str(root), "-c", str(root / "pyproject.toml"), *context.args]
+    # The tests start hundreds of processes: where Python is told to write no bytecode, each would compile it all again.
+    compileall.compile_dir(root / "src", quiet=2, workers=0)
+    if warming is not None:
+        _warmed(warming)
+    # From where the user stands, so that the paths they give mean what they see; without paths, the whole suite, in
+    # three processes: much of it waits for clusters and for Spark, some of it computes.
+    arguments = ["--rootdir", str(root), "-c", str(root / "pyproject.toml")]
+    arguments += context.args or ["--numprocesses", "3", "--dist", "loadscope", "--no-loadscope-reorder"]
     done = subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=None if context.args else root)
     if done.returncode != 0:
         failed.append("pytest")

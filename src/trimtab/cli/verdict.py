@@ -1,7 +1,7 @@
 """Whether all is well, in words: the first line of `trimtab status`, and what an operator should know besides.
 
-Pure: a view in, sentences out. The order is that of urgency: no leader, instances that are down, voters that may not
-fail any more, records that can't be read, then what is merely under way.
+Pure: a view in, sentences out. The order is that of urgency: no leader, instances that are down, disks that are full,
+voters that may not fail any more, records that can't be read, then what is merely under way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from trimtab.topology.states import NodeState
 # Heartbeats come twice a second: silence of this length is no accident.
 QUIET_MS = 2_000
 _SILENCE = "not heard from"  # how failure detection begins its reason
+# How the waits of moves are told that are no trouble.
+_COPIED = (" copies it", " repairs it")
+_DRAINED = " is drained; it still has "
 _COMING = (NodeState.NONE, NodeState.BOOTSTRAPPING, NodeState.REPLACING)
 _JOINS = (RequestKind.JOIN, RequestKind.REPLACE)
 
@@ -72,22 +75,26 @@ def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozense
     there = [each for each in members if not is_joining(view, each)]
     down = [each for each in there if each.record.grades.target.grade is Grade.OFFLINE]
     silent = [each for each in there if each not in down and (each.heard_ms or 0) > QUIET_MS]
+    full = [each for each in members if each.disk_full and each not in (*down, *silent)]
     leader = name_of(view, view.leader)
     wrong = []
     if down:
         wrong.append(f"{_names(down)} {'is' if len(down) == 1 else 'are'} Offline")
     if silent:
         wrong.append(f"{_names(silent)} {'has' if len(silent) == 1 else 'have'} not been heard of lately")
+    if full:
+        wrong.append(f"{_names(full)} {'takes' if len(full) == 1 else 'take'} no writes, for want of disk space")
     details = [_why_down(each) for each in (*down, *silent)]
     details += _what_to_do(view, down)
+    details += _make_space(full)
     details += _voters(members, down)
     details += [f"a record in the metastore can't be read: {text}" for text in view.unreadable]
-    under_way = (*_under_way(view, members), *view.waiting)
+    details += view.moving.problems
+    under_way = (*_under_way(view, members), *_waiting(view))
     if details:
         what = "; ".join(wrong) or details.pop(0)
-        return Verdict(
-            Level.WRONG, f"Not well: {what}; {leader} leads, and the cluster serves.", (*details, *under_way)
-        )
+        serves = "nobody takes writes" if len(full) + len(down) == len(members) and full else "the cluster serves"
+        return Verdict(Level.WRONG, f"Not well: {what}; {leader} leads, and {serves}.", (*details, *under_way))
     online = sum(each.record.grades.current.grade is Grade.ONLINE for each in members)
     if under_way:
         return Verdict(Level.BUSY, f"Busy: {online} of {len(members)} instances Online, {leader} leads.", under_way)
@@ -112,6 +119,7 @@ def _without_leader(view: ViewReply, members: list[InstanceView], stale: str, an
         details.append("Look again in a few seconds; if it stays so, check the network between the members.")
         if stale:
             details.append(f"The last attempt said: {stale}")
+    details += _make_space([each for each in members if each.disk_full])
     return Verdict(Level.STOPPED, line, tuple(details))
 
 
@@ -150,6 +158,16 @@ def _what_to_do(view: ViewReply, down: list[InstanceView]) -> list[str]:
     return [f"start {_names(lost)} again, or, for each that is gone for good: trimtab expel ID"]
 
 
+def _make_space(full: list[InstanceView]) -> list[str]:
+    if not full:
+        return []
+    whose = "its reserve" if len(full) == 1 else "their reserves"
+    return [
+        f"make space on the disk of {_names(full)}: less is free than {whose} (--disk-reserve-mb), and writes there are"
+        " refused; they go on by themselves when there is space again"
+    ]
+
+
 def _voters(members: list[InstanceView], down: list[InstanceView]) -> list[str]:
     """What to know when no further voter may fail, though the cluster has enough to survive one."""
     voters = [each for each in members if each.voter]
@@ -170,7 +188,10 @@ def _under_way(view: ViewReply, members: list[InstanceView]) -> tuple[str, ...]:
             told.add(request.raft_id)
             lines.append(_joins(view, number, request) + why)
             continue
-        about = f" of {name_of(view, request.raft_id)}" if request.raft_id else ""
+        name = name_of(view, request.raft_id)
+        if not why and any(line.startswith(f"{name} is being ") for line in view.moving.sentences):
+            continue  # how far it is says more
+        about = f" of {name}" if request.raft_id else ""
         lines.append(f"request {number}, {request.kind.value}{about}, is {request.state.value}{why}")
     for each in members:
         grades = each.record.grades
@@ -184,9 +205,17 @@ def _under_way(view: ViewReply, members: list[InstanceView]) -> tuple[str, ...]:
             lines.append(f"{each.record.instance_id} has not joined yet")
         elif each.record.state is not NodeState.NORMAL:
             lines.append(f"{each.record.instance_id} is {each.record.state.value}")
+    lines += view.moving.sentences
     if view.transition is not None:
         lines.append(f"the topology is in {view.transition.state.value} for {view.transition.kind.value}")
     return tuple(lines)
+
+
+def _waiting(view: ViewReply) -> list[str]:
+    """What the governor waits for; that copies are made is how it should be, and how far they are says more."""
+    if not view.moving.sentences:
+        return list(view.waiting)
+    return [line for line in view.waiting if not line.endswith(_COPIED) and _DRAINED not in line]
 
 
 def _joins(view: ViewReply, number: int, request: RequestRecord) -> str:

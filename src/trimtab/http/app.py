@@ -13,9 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Match, Route
 
 from trimtab import __version__
-from trimtab.http import changing, looking, tables
+from trimtab.http import changing, loads, looking, moves, tables, tasks
 from trimtab.http.asking import answer
 from trimtab.http.docs_page import docs_page
 from trimtab.http.errors import problem
@@ -28,6 +29,7 @@ _ABOUT = (
     "leader. Errors are `{error, code, what_to_do}`."
 )
 _MAX_FAULTS = 5
+_ROUTERS = (looking.router, tables.router, loads.router, moves.router, changing.router, tasks.router)
 
 
 def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:
@@ -36,9 +38,8 @@ def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:
     app.state.port = port
     app.state.metrics = metrics
     app.state.streams = streams
-    app.include_router(looking.router)
-    app.include_router(tables.router)
-    app.include_router(changing.router)
+    for router in _ROUTERS:
+        app.include_router(router)
     for path, handler in (("/", _index), ("/docs", _docs), ("/openapi.json", _openapi)):
         app.add_api_route(path, handler, include_in_schema=False)
     app.add_exception_handler(Refused, _refused)
@@ -104,9 +105,21 @@ async def _no_such(request: Request, error: Exception) -> Response:
         return problem("no_such_path", f"there is nothing at {request.url.path[:200]!r}")
     if error.status_code == 405:
         text = f"{request.url.path[:200]!r} does not take {request.method[:20]}"
-        return problem("wrong_method", text, headers=dict(error.headers or {}))
+        return problem("wrong_method", text, headers={"allow": ", ".join(_methods(request))})
     # What remains is a body that could not be parsed.
     return problem("invalid", str(error.detail))
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods that a path takes; several routes may have the same."""
+    routes = [*(route for router in _ROUTERS for route in router.routes), *request.app.routes]
+    found = {
+        method
+        for route in routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return sorted(found)
 
 
 async def _defect(_request: Request, error: Exception) -> Response:

@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from trimtab.http.errors import CODES
 from trimtab.http.events import Streams
+from trimtab.http.guard import CHANGES
 from trimtab.http.models import ProblemModel
 from trimtab.http.port import ClusterPort, Refused
 from trimtab.topology.protocol import ViewReply
@@ -58,10 +59,29 @@ InstanceId = Annotated[
     str, Path(min_length=1, max_length=MAX_NAME, description="The name of the instance.", examples=["i1"])
 ]
 TaskId = Annotated[
+    str,
+    Path(
+        max_length=MAX_NAME,
+        pattern=r"^([1-9][0-9]{0,18}|[A-Za-z0-9_]+\.[A-Za-z0-9_]+(:[0-9]{1,9})?)$",
+        description="The id of the task, as /api/v1/tasks lists it: a number, KEYSPACE.TABLE:TABLET for a tablet under "
+        "way, or KEYSPACE.TABLE for all tablets of a table.",
+        examples=["1"],
+    ),
+]
+TableName = Annotated[
+    str,
+    Path(
+        max_length=MAX_NAME,
+        pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_]+$",
+        description="KEYSPACE.TABLE.",
+        examples=["shop.users"],
+    ),
+]
+TabletNumber = Annotated[
     int,
-    Field(ge=1, le=MAX_NUMBER),
+    Field(ge=0, le=MAX_NUMBER),
     BeforeValidator(_plain_number),
-    Path(description="The id of the task, as /api/v1/tasks lists it.", examples=[1]),
+    Path(description="The number of the tablet, from 0.", examples=[0]),
 ]
 
 
@@ -87,7 +107,7 @@ class StrictRoute(APIRoute):
         known = {field.alias for field in self.dependant.query_params}
 
         async def strictly(request: Request) -> Response:
-            if request.method == "POST":
+            if request.method in CHANGES:
                 _check_type(request.headers.get("content-type", ""))
             given = Counter(name for name, _value in request.query_params.multi_items())
             for name, times in given.items():

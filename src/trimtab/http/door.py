@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -36,6 +36,7 @@ class Door:
     def build(self, *, loopback: bool, own_names: frozenset[str]) -> ASGIApp:
         """The whole application, ready to be asked."""
         app = build_app(self._port, Metrics(self._port.figures), self.streams)
+        asyncio.run(_make_routes(app))
         return Guard(app, self.limits, loopback=loopback, own_names=own_names, story=self._story)
 
     async def listen(self, app: ASGIApp, bound: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -79,6 +80,18 @@ class Door:
             transport = connection.transport
             if isinstance(transport, asyncio.Transport):
                 transport.abort()
+
+
+async def _make_routes(app: ASGIApp) -> None:
+    """FastAPI makes its routes when it is first asked for anything, and that takes a tenth of a second: not then."""
+    scope = {"type": "http", "method": "GET", "path": "/nothing", "headers": [], "query_string": b""}
+
+    async def nothing() -> Message:
+        return {"type": "http.request"}
+
+    async def to_nobody(_message: Message) -> None: ...
+
+    await app(scope, nothing, to_nobody)
 
 
 class _Told(logging.Handler):

@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trimtab.http.errors import encode_problem
 
-# Nothing but POST changes anything; no route takes the other methods, so they are left to be told that.
-_CHANGES = "POST"
+# Nothing but these changes anything; no route takes the other methods, so they are left to be told that.
+CHANGES = frozenset(("POST", "PUT"))
 _OWN_SITE = frozenset((b"same-origin", b"none"))
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
@@ -94,7 +94,7 @@ class Guard:
                 self.under_way -= 1
 
         try:
-            if scope["method"] == _CHANGES:
+            if scope["method"] in CHANGES:
                 body = await self._read_body(receive, answer)
                 if body is None:
                     return
@@ -128,7 +128,7 @@ class Guard:
         host = headers.one(b"host")
         if self._loopback and host and not _local_name(host, self._own_names):
             return "wrong_host", f"this instance listens on loopback and is not called {_shown(host)}"
-        if scope["method"] != _CHANGES:
+        if scope["method"] not in CHANGES:
             return None
         origin, site = headers.one(b"origin"), headers.one(b"sec-fetch-site")
         if (site is not None and site not in _OWN_SITE) or (

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
 import trimtab
 from trimtab.http.port import Figures, Health, Refused, TablesShown
+from trimtab.jobs import protocol as job_protocol
+from trimtab.jobs.protocol import JobReply, JobsReply, ShowJobs, SteerJob
+from trimtab.jobs.records import JobRecord
+from trimtab.loads import protocol as load_protocol
+from trimtab.loads.protocol import LoadsReply, ShowRequest
 from trimtab.metastore.errors import MetastoreError
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, NetError, RpcError
 from trimtab.node.answering import Refused as MethodRefused
@@ -22,7 +27,10 @@ from trimtab.node.instance import Instance
 from trimtab.node.waits import WaitedTooLong
 from trimtab.raft.roles import StateType
 from trimtab.storage.node_log import SYNC_BUCKETS_SECONDS
-from trimtab.tablets import sizes
+from trimtab.tablets import move_protocol, moves_shown, sizes
+from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply, SettingsRequest
+from trimtab.tablets.moves_shown import MovesShown, ShowMoves
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.tablets.sizes import SizesRequest
 from trimtab.topology import protocol
 from trimtab.topology.grades import Grades
@@ -42,6 +50,7 @@ T = TypeVar("T")
 
 # The door has a limit of its own, which is shorter.
 _TIMEOUT_S = 30.0
+_ALL_JOBS = 2_000  # more than are kept
 
 
 class InstancePort:
@@ -158,11 +167,40 @@ class InstancePort:
             start = page.next
         return found
 
+    async def loads(self, table: int, local: bool) -> LoadsReply:
+        body = load_protocol.encode(ShowRequest(table, local=local))
+        reply: LoadsReply = load_protocol.decode_loads_reply(await self._ask(load_protocol.SHOW, body))
+        return reply
+
+    async def moves(self, table: int, local: bool) -> MovesShown:
+        body = moves_shown.encode(ShowMoves(table, local=local))
+        reply: MovesShown = moves_shown.decode_shown(await self._ask(moves_shown.SHOW, body))
+        return reply
+
+    async def move(self, request: MoveRequest) -> MoveReply:
+        answer = await self._ask(move_protocol.ASK, move_protocol.encode(request))
+        return move_protocol.decode_move_reply(answer)
+
+    async def rebalance(self, wanted: RebalanceSettings | None) -> SettingsReply:
+        answer = await self._ask(move_protocol.SETTINGS, move_protocol.encode(SettingsRequest(wanted)))
+        return move_protocol.decode_settings_reply(answer)
+
     async def create(self, request: CreateRequest) -> RequestReply:
         return protocol.decode_request_reply(await self._ask(protocol.CREATE, protocol.encode(request)))
 
     async def cancel(self, request: CancelRequest) -> RequestReply:
         return protocol.decode_request_reply(await self._ask(protocol.CANCEL, protocol.encode(request)))
+
+    async def jobs(self, numbers: Sequence[int], local: bool) -> JobsReply:
+        request = ShowJobs(tuple(numbers), _ALL_JOBS, local=local)
+        reply: JobsReply = job_protocol.decode_jobs_reply(
+            await self._ask(job_protocol.SHOW, job_protocol.encode(request))
+        )
+        return reply
+
+    async def steer(self, order: SteerJob) -> JobRecord:
+        reply: JobReply = job_protocol.decode_job_reply(await self._ask(job_protocol.STEER, job_protocol.encode(order)))
+        return reply.job
 
     async def probe(self, request: ProbeRequest) -> ProbeReply:
         return protocol.decode_probe_reply(await self._ask(protocol.PROBE, protocol.encode(request)))

@@ -20,7 +20,6 @@ from trimtab.http.asking import (
     PageSize,
     Port,
     StrictRoute,
-    TaskId,
     Truth,
     answer,
     in_time,
@@ -148,28 +147,7 @@ async def probe(
     )
 
 
-# Tasks and events
-
-
-@router.get("/api/v1/tasks", tags=["tasks"], response_model=list[models.Task], responses=problems(*ASKING))
-async def tasks(port: Port, streams: OpenStreams, local: Local = False) -> Response:
-    """What the cluster does, is going to do and has done for operators; as `trimtab tasks list --json`."""
-    return answer(shapes.tasks(await look(port, streams, local)))
-
-
-@router.get(
-    "/api/v1/tasks/{task_id}",
-    tags=["tasks"],
-    response_model=models.Task,
-    responses=problems("not_found", *ASKING),
-)
-async def task(port: Port, streams: OpenStreams, task_id: TaskId, local: Local = False) -> Response:
-    """One task."""
-    view = await look(port, streams, local)
-    for number, record in view.requests:
-        if number == task_id:
-            return answer(shapes.task(number, record, view))
-    raise Refused(NOT_FOUND, f"there is no task {task_id}")
+# Events
 
 
 @router.get(

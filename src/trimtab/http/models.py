@@ -7,11 +7,15 @@ added, not renamed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from trimtab.jobs.records import JobKind, JobState
+from trimtab.tablets.rebalance_settings import MAX_HEAL_AFTER_MS, MIN_HEAL_AFTER_MS
+from trimtab.tablets.selectors import Stage
+from trimtab.tablets.transitions import Cause, Outcome, RebalanceState, TransitionKind
 from trimtab.topology.grades import Grade
 from trimtab.topology.records import RequestKind, RequestState
 from trimtab.topology.states import NodeState, TransitionState
@@ -25,6 +29,12 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _number(value: Any) -> Any:
+    """JSON has one kind of number: 5 is 5.0."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_WINDOW = r"^(always|([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9])$"
 _Milliseconds = Annotated[int, Field(ge=0, le=_MAX_TIMEOUT_MS), BeforeValidator(_whole)]
 _Name = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -50,6 +60,57 @@ class Remove(Change):
 
 class Rebuild(Change):
     source: str = Field("", max_length=255, description="The data centre to read from; empty: any.")
+
+
+class Move(BaseModel):
+    """A replica of a tablet, from one instance to another."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=False)
+
+    source: _Name = Field(alias="from", description="The instance that gives its replica up.")
+    to: _Name = Field(description="The instance that gets it.")
+    force: bool = Field(False, description="Although hosts, racks or space speak against it.")
+    why: str = Field("", max_length=200, description="For those who read the events later.")
+
+
+class Undo(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    why: str = Field("", max_length=200, description="For those who read the events later.")
+
+
+class SetRebalance(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    enabled: bool | SkipJsonSchema[None] = Field(None, description="Whether moves are begun for balance.")
+    window: Annotated[str, Field(pattern=_WINDOW)] | SkipJsonSchema[None] = Field(
+        None, description="HH:MM-HH:MM (UTC), within which such moves may begin; it may cross midnight. Or `always`."
+    )
+    heal_after_s: (
+        Annotated[float, Field(ge=MIN_HEAL_AFTER_MS / 1000, le=MAX_HEAL_AFTER_MS / 1000), BeforeValidator(_number)]
+        | SkipJsonSchema[None]
+    ) = Field(None, description="How long an instance that is down is waited for.")
+    moving: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)] | SkipJsonSchema[None] = Field(
+        None, description="Tablets that move at a time, in the whole cluster."
+    )
+    moving_bytes: Annotated[int, Field(ge=1, le=1 << 53), BeforeValidator(_whole)] | SkipJsonSchema[None] = Field(
+        None, description="Bytes that move at a time to or from one instance."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("leave it out, to leave it as it is")
+        return value
+
+
+class Steer(BaseModel):
+    """An order to a task that needs no words."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class Cancel(BaseModel):
@@ -121,6 +182,7 @@ class Instance(BaseModel):
     target_incarnation: int
     learner: bool
     http_address: str | None
+    bulk_address: str | None
     release: str | None
     reason: str | None = Field(description="Why the target grade is what it is.")
     heard_ms: int | None = Field(description="How long ago the leader heard of it; null if a member was asked.")
@@ -128,6 +190,23 @@ class Instance(BaseModel):
     uuid: str | None
     joined: str | None
     left: str | None
+    disk_full: bool = Field(description="Whether it takes no writes, because less space is free than its reserve.")
+
+
+class Moving(BaseModel):
+    """The tablets under way at a glance. Bytes are known where the leader answers."""
+
+    tablets: int
+    progress_bytes: int
+    total_bytes: int
+    rate_bytes_s: float | None
+    eta_s: float | None
+    upcoming_tablets: int = Field(description="Tablets that the leader means to move next.")
+    upcoming_bytes: int
+    stages: dict[str, int] = Field(description="Tablets by stage.")
+    says: list[str]
+    problems: list[str] = Field(description="What keeps tablets from where they should be.")
+    still: str | None = Field(description="Why balancing begins nothing now; null: it may.")
 
 
 class Status(BaseModel):
@@ -145,6 +224,8 @@ class Status(BaseModel):
     lease_ms: int
     unreadable: list[str] = Field(description="Records that this release can't read.")
     waiting: list[str] = Field(description="What the governor waits for; empty unless the leader was asked.")
+    bulk_rate_bytes_s: int = Field(description="What all bulk transfers together may move; 0: no limit.")
+    moving: Moving
 
 
 class Node(BaseModel):
@@ -197,12 +278,66 @@ class Topology(BaseModel):
     nodes: list[Node]
 
 
-class Task(BaseModel):
-    """Something the cluster was asked to do."""
+class TabletMove(BaseModel):
+    """What is under way with a tablet."""
 
-    id: int
-    kind: RequestKind
-    state: RequestState
+    kind: TransitionKind
+    cause: Cause
+    why: str
+    leaving: list[str] = Field(alias="from", description="Instance ids of those that give their replica up.")
+    to: list[str] = Field(description="Of those that get one.")
+    leftovers: list[str] = Field(description="Of earlier targets that have yet to drop what they got.")
+    locked: bool = Field(description="Whether the copy is taken: then the target can't change any more.")
+    job: int | None
+    state: Literal["running", "paused", "undoing"]
+    progress_bytes: int
+    total_bytes: int
+    eta_s: float | None
+    attempts: int
+    error: str | None
+    planned_why: str | None
+    began: str | None
+    stage_since: str | None
+
+
+class TaskMove(TabletMove):
+    table: str
+    tablet: int
+    replicas: list[str]
+    pending: list[str]
+    planned: list[str] | None
+    stage: Stage
+    session: str | None
+
+
+class Moved(BaseModel):
+    """What became of a move that was asked for."""
+
+    id: str = Field(description="The task that it is, as long as it is under way.")
+    outcome: Outcome
+    replicas: list[str] = Field(description="Instance ids of those that the tablet goes to.")
+
+
+class Rebalance(BaseModel):
+    """How balancing is set."""
+
+    enabled: bool
+    window: str | None = Field(description="HH:MM-HH:MM (UTC); null: always.")
+    heal_after_s: float
+    moving: int
+    moving_bytes: int
+    set: str | None = Field(description="When it was last changed.")
+    active: bool = Field(description="Whether it may begin moves now.")
+    still: str | None
+    problems: list[str]
+
+
+class Task(BaseModel):
+    """Something the cluster does: a request, a job, a tablet under way, or all those of a table."""
+
+    id: int | str = Field(description="A number; KEYSPACE.TABLE:TABLET; or KEYSPACE.TABLE.")
+    kind: RequestKind | JobKind | TransitionKind | Literal["rebalance"]
+    state: RequestState | JobState | RebalanceState | Literal["undoing"]
     why: str
     progress_bytes: int
     total_bytes: int
@@ -217,6 +352,20 @@ class Task(BaseModel):
     deadline: str | None
     cancelling: str | None = Field(description="Why it should be cancelled; null: it should not.")
     reason: str | None
+    progress_rows: int
+    total_rows: int
+    phase: str | None = Field(description="What a running job is at, in its own words.")
+    attempts: int | None = Field(description="How often a job was begun; null: it is a request.")
+    waits_for: list[int] = Field(description="The jobs that must have succeeded before this one begins.")
+    pausing: bool = Field(description="Whether a running job is about to pause.")
+    parameters: dict[str, Any] | None
+    result: dict[str, Any] | None
+    undoes: int | None = Field(description="The job that this one takes back.")
+    undone_by: list[int]
+    driver_term: int | None = Field(description="The term of the driver that runs it, or ran it last.")
+    progress_tablets: int
+    total_tablets: int
+    move: TaskMove | None = Field(description="Of a tablet under way.")
 
 
 class Event(BaseModel):
@@ -309,3 +458,43 @@ class Tablet(BaseModel):
     session: str | None
     bytes: int | None = Field(description="Of its largest replica, as last reported; null: not known yet.")
     generation: int
+    move: TabletMove | None = Field(description="What is under way with it.")
+
+
+class Load(BaseModel):
+    """A load: rows that appear in a table at once."""
+
+    id: str
+    table: str
+    kind: str = Field(description="append, overwrite or direct.")
+    state: str = Field(description="staging, committed, published, aborted or rolled_back.")
+    epoch: int | None = Field(description="Readers from this epoch of the table on see it.")
+    generation: int
+    rows: int
+    bytes: int
+    rejected: int
+    timestamp: int = Field(description="Microseconds since 1970, of all its rows.")
+    who: str
+    reason: str | None
+    begun: str | None
+    committed: str | None
+    published: str | None
+    ended: str | None
+    sealed: list[str] = Field(description="Instance ids of those that held all its files when it was committed.")
+    adopted: list[str] = Field(description="Of those that have taken them over.")
+    missed: list[str] = Field(description="Of those that were down, and get its rows when they are back.")
+
+
+class Served(BaseModel):
+    """What can be seen of a table."""
+
+    table: str
+    epoch: int
+    generation: int
+
+
+class Loads(BaseModel):
+    """Loads in the order of beginning, and what is served of their tables."""
+
+    loads: list[Load]
+    tables: list[Served]

@@ -7,12 +7,18 @@ members, and is refused with a code that programs compare and a text that people
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from trimtab.catalog.catalog import Catalog
+from trimtab.jobs.protocol import JobsReply, SteerJob
+from trimtab.jobs.records import JobRecord
+from trimtab.loads.protocol import LoadsReply
 from trimtab.node.figures import Distribution, Sample
+from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply
+from trimtab.tablets.moves_shown import MovesShown
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.tablets.tablet_map import TabletMap
 from trimtab.topology.grades import Grade, Grades
 from trimtab.topology.protocol import (
@@ -123,9 +129,29 @@ class ClusterPort(Protocol):
         """Bytes by table and tablet, of one table or of all (0), as far as they are known to a leader that answers."""
         ...
 
+    async def loads(self, table: int, local: bool) -> LoadsReply:
+        """The loads of one table, or of all (0)."""
+        ...
+
+    async def moves(self, table: int, local: bool) -> MovesShown:
+        """The tablets under way of one table, or of all (0)."""
+        ...
+
+    async def move(self, request: MoveRequest) -> MoveReply: ...
+
+    async def rebalance(self, wanted: RebalanceSettings | None) -> SettingsReply:
+        """How balancing is set, after it was changed where others are given."""
+        ...
+
     async def create(self, request: CreateRequest) -> RequestReply: ...
 
     async def cancel(self, request: CancelRequest) -> RequestReply: ...
+
+    async def jobs(self, numbers: Sequence[int], local: bool) -> JobsReply:
+        """These jobs, or all; `local`: as this instance knows them."""
+        ...
+
+    async def steer(self, order: SteerJob) -> JobRecord: ...
 
     async def probe(self, request: ProbeRequest) -> ProbeReply: ...
 

@@ -15,12 +15,10 @@ Probes and scrapers then need a certificate of the cluster's authority too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from trimtab.http.port import ClusterPort
 
 Closer = Callable[[], Awaitable[None]]
-_SWITCH_S = 0.000_2
 
 
 class CannotListen(OSError):
@@ -86,8 +83,7 @@ async def open_door(
 ) -> Closer:
     """Serve `port` on a bound socket until the closer is called. `known_as`: addresses others know the door by."""
     loop = asyncio.get_running_loop()
-    with _loop_first():
-        make = await loop.run_in_executor(None, _import_door)
+    make = await loop.run_in_executor(None, _import_door)
     door = make(port, limits, story)
     loopback = is_loopback(bound)
     if not loopback and tls is None:
@@ -98,24 +94,9 @@ async def open_door(
         )
     own_names = frozenset(parse_address(address)[0].lower() for address in known_as)
     build = partial(door.build, loopback=loopback, own_names=own_names)
-    with _loop_first():
-        app = await loop.run_in_executor(None, build)
+    app = await loop.run_in_executor(None, build)
     await door.listen(app, bound, tls)
     return door.close
-
-
-@contextlib.contextmanager
-def _loop_first() -> Iterator[None]:
-    """While a thread computes, let the loop take over within a fraction of a millisecond.
-
-    By default it waits 5 ms each time it wakes, and others may just be joining through this instance.
-    """
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def _import_door() -> type[Door]:

@@ -31,7 +31,9 @@ from trimtab.http.asking import (
 )
 from trimtab.http.port import NOT_FOUND, Refused, TablesShown
 from trimtab.tablets import shapes
+from trimtab.tablets.moves_shown import ShownMove, by_place
 
+Place = tuple[int, int]
 router = APIRouter(route_class=StrictRoute)
 _NO_MAP: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
@@ -77,17 +79,18 @@ async def tablets(
     limit: Annotated[PageSize, Query(description="At most so many tablets.")] = MAX_PAGE,
     local: Local = False,
 ) -> Response:
-    """Tablets with their tokens, replicas and bytes; as `trimtab tablets --json`, a page at a time.
+    """Tablets with their tokens, replicas and bytes, and where those go that are under way; a page at a time.
 
-    Bytes are null with `local`: only the leader knows them.
+    As `trimtab tablets --json`. Bytes are null with `local`: only the leader knows them.
     """
     shown = await in_time(streams, port.tables(not local))
     every = sorted(shown.catalog.tables.values(), key=lambda each: each.full_name)
     chosen = [_named(shown, table)] if table else every
     sizes = {} if local else await in_time(streams, port.sizes(chosen[0].id if table else 0))
+    moves = by_place(await in_time(streams, port.moves(chosen[0].id if table else 0, local)))
     page: list[shapes.Shape] = []
     for each in chosen:
-        page += _tablets(shown, sizes, each, first, limit - len(page))
+        page += _tablets(shown, sizes, moves, each, first, limit - len(page))
         first = max(first - each.tablets, 0)
     return answer(page)
 
@@ -100,10 +103,17 @@ def _named(shown: TablesShown, name: str) -> Table:
 
 
 def _tablets(
-    shown: TablesShown, sizes: Mapping[tuple[int, int], int], table: Table, first: int, limit: int
+    shown: TablesShown,
+    sizes: Mapping[Place, int],
+    moves: Mapping[Place, ShownMove],
+    table: Table,
+    first: int,
+    limit: int,
 ) -> list[shapes.Shape]:
     chosen = ((number, replicas) for number, replicas in shown.maps.get(table.id, _NO_MAP) if number >= first)
     return [
-        shapes.tablet(table, number, replicas, shown.names, sizes.get((table.id, number)))
+        shapes.tablet(
+            table, number, replicas, shown.names, sizes.get((table.id, number)), moves.get((table.id, number))
+        )
         for number, replicas in islice(chosen, limit)
     ]

@@ -21,6 +21,7 @@ from trimtab.topology.protocol import InstanceView, ViewReply
 
 _LOOK_S = 1.0
 _ANSWER_S = 0.3  # one that is only starting is asked again soon
+_LAST_ANSWER_S = 2.0  # what is told in the end must not hang on one that is slow just then
 _PAUSE_S = 0.05
 _EXPLAIN_S = 4.0  # how long others get to tell why one has ended
 
@@ -59,12 +60,13 @@ async def await_online(
     """
     client = ClusterClient.unconnected(list(wanted.values()), tls=tls, timeout_s=_LOOK_S)
     deadline = time.monotonic() + timeout_s
+    answer_s = _ANSWER_S
     try:
         while True:
             gone = ended()
             if len(gone) == len(wanted):
                 raise NotOnline({name: Standing("ended") for name in wanted}, gone)
-            standings, led = await look(client, wanted)
+            standings, led = await look(client, wanted, answer_s)
             seen(standings)
             if all(each.online or (each.left and name in gone) for name, each in standings.items()):
                 return standings
@@ -72,16 +74,21 @@ async def await_online(
             if failed:
                 # It may have been expelled earlier; the others can tell only when they have found a leader.
                 deadline = min(deadline, time.monotonic() + (0 if led else _EXPLAIN_S))
-            if time.monotonic() >= deadline:
+            if time.monotonic() < deadline:
+                await asyncio.sleep(_PAUSE_S)
+            elif failed or answer_s == _LAST_ANSWER_S:
                 raise NotOnline(standings, failed)
-            await asyncio.sleep(_PAUSE_S)
+            else:
+                answer_s = _LAST_ANSWER_S
     finally:
         await client.close()
 
 
-async def look(client: ClusterClient, wanted: Mapping[str, str]) -> tuple[dict[str, Standing], bool]:
+async def look(
+    client: ClusterClient, wanted: Mapping[str, str], answer_s: float
+) -> tuple[dict[str, Standing], bool]:
     """Where each of them is now, and whether there is a leader that could tell."""
-    each_sees = await client.survey(list(wanted.values()), timeout_s=_ANSWER_S)
+    each_sees = await client.survey(list(wanted.values()), timeout_s=answer_s)
     view, why = None, ""
     if any(isinstance(seen, ViewReply) for seen in each_sees.values()):
         try:

@@ -66,7 +66,7 @@ class LocalCluster:
         return {each.instance_id: each.listen for each in self.record().instances if each.instance_id in wanted}
 
     def as_json(self, changed: Sequence[str] = ()) -> dict[str, Any]:
-        """What scripts rely on; pid is that of the supervisor, null when it does not run."""
+        """What scripts rely on; pid is that of the supervisor, null when it does not run; likewise the bulk child's."""
         running = self.running()
         instances = [
             {
@@ -76,6 +76,7 @@ class LocalCluster:
                 "http": each.http,
                 "bulk": each.bulk,
                 "pid": running[each.instance_id].pid if each.instance_id in running else None,
+                "bulk_pid": members.bulk_pid(running[each.instance_id]) if each.instance_id in running else None,
                 "running": each.instance_id in running,
                 "left": each.left,
                 "failure_domain": each.failure_domain,

@@ -15,11 +15,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trimtab.playground.processes import Known, await_end, find_leader, known, lives, send, session_of
+from trimtab.node.attending import NAME as BULK_NAME
+from trimtab.playground.processes import Known, await_end, find_leader, known, lives, name_of, send, session_of
 from trimtab.playground.record import LocalFailed, LocalInstance
 
-STOP_S = 10.0
+STOP_S = 25.0  # a supervisor gives its node 20
 _KILL_S = 3.0
+_GONE_S = 20.0
 _PR_SET_PDEATHSIG = 1
 # What is meant for one instance, or for another cluster, must not reach all of this one through the environment.
 _NOT_PASSED_ON = re.compile(r"TRIMTAB_(INSTANCE_ID|LISTEN|PEER|ADVERTISE|DATA_DIR|REPLACE|HTTP_LISTEN|CONTACT|TLS_.*)")
@@ -96,7 +98,7 @@ def kill(supervisor: Known, instance_id: str) -> None:
     # Its children end with it; one that does not, within a moment, is ended here.
     for process in await_end(supervisor, _KILL_S):
         send(process, signal.SIGKILL)
-    if left := await_end(supervisor, _KILL_S):
+    if left := await_end(supervisor, _GONE_S):
         pids = ", ".join(str(process.pid) for process in left)
         raise LocalFailed(f"processes of {instance_id} can't be killed: {pids}; is its disk stuck?")
 
@@ -117,6 +119,11 @@ def await_stop(supervisor: Known, instance_id: str, timeout_s: float) -> bool:
 def children_of(supervisor: Known) -> list[int]:
     """The processes it started."""
     return [process.pid for process in session_of(supervisor) if process.pid != supervisor.pid]
+
+
+def bulk_pid(supervisor: Known) -> int | None:
+    """Its bulk child, if that runs."""
+    return next((pid for pid in children_of(supervisor) if name_of(pid) == BULK_NAME), None)
 
 
 def last_words(directory: Path, instance_id: str, *, lines: int = 1) -> str:

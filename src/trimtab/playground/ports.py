@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import socket
 from collections.abc import Iterable
@@ -13,11 +14,20 @@ PORTS_EACH = 4  # node, CQL, HTTP, bulk
 _LISTENING = "0A"
 
 
+def usable() -> range:
+    """Ports to choose from: below those that the kernel gives to outgoing connections, which come and go.
+
+    TRIMTAB_PORTS ("first-end") keeps programs apart that run side by side.
+    """
+    first, _, end = os.environ.get("TRIMTAB_PORTS", "10000-32000").partition("-")
+    return range(int(first), int(end))
+
+
 def free_base(instances: int, *, spacing: int = SPACING, attempts: int = 200) -> int:
     """A port from which so many instances, `spacing` apart, find all theirs free. OSError when none was found."""
+    ports = usable()
     for _ in range(attempts):
-        # Below the ports that the kernel gives to outgoing connections, which come and go.
-        base = random.randrange(10_000, 32_000 - instances * spacing)
+        base = random.randrange(ports.start, ports.stop - instances * spacing)
         wanted = (base + number * spacing + each for number in range(instances) for each in range(PORTS_EACH))
         if not any(why_taken("127.0.0.1", port) for port in wanted):
             return base

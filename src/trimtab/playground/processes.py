@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,14 @@ def known(pid: int) -> Known | None:
     return None if stat is None else Known(pid, stat.started, boot_id())
 
 
+def name_of(pid: int) -> str:
+    """What the kernel calls a process; empty when there is none."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def lives(process: Known) -> bool:
     """Whether that very process still runs."""
     stat = _stat(process.pid)
@@ -106,6 +114,23 @@ def session_of(leader: Known) -> list[Known]:
         # Nobody in a session is older than its leader: an older one is of another session with the same number.
         if stat and stat.session == leader.pid and pid != leader.pid and stat.started >= leader.started:
             found.append(Known(pid, stat.started, leader.boot))
+    return found
+
+
+def descendants(pid: int, spared: Collection[int] = ()) -> list[Known]:
+    """All that a process has started, directly or not; `spared`: the sessions of these are left out."""
+    children: dict[int, list[int]] = {}
+    stats: dict[int, _Stat] = {}
+    for each in _pids():
+        if (stat := _stat(each)) is not None:
+            stats[each] = stat
+            children.setdefault(stat.parent, []).append(each)
+    found, waiting, boot = [], [pid], boot_id()
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            waiting.append(child)
+            if stats[child].session not in spared:
+                found.append(Known(child, stats[child].started, boot))
     return found
 
 

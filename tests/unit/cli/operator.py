@@ -10,11 +10,92 @@ import pytest
 
 from trimtab.cli.main import run
 from trimtab.client.cluster import ClusterClient, Event
-from trimtab.client.errors import Error, Timeout
+from trimtab.client.errors import Error, NotFound, Timeout
+from trimtab.client.moves import Ended
+from trimtab.jobs.protocol import JobsReply, Progress
+from trimtab.jobs.records import JobKind, JobRecord
+from trimtab.tablets import move_shapes
+from trimtab.tablets.move_protocol import MoveReply
+from trimtab.tablets.moves_shown import MovesShown
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.topology.protocol import Level, ProbeReply, RequestReply, ViewReply
 from trimtab.topology.records import RequestKind, RequestRecord
 
 PEER = ["--peer", "127.0.0.1:1"]
+
+
+class MadeUpJobs:
+    """In the place of a client of jobs. What `states` holds comes one after the other when a job is waited for."""
+
+    def __init__(self, *jobs: JobRecord) -> None:
+        self.jobs = {job.number: job for job in jobs}
+        self.progress: list[Progress] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.states: list[JobRecord] = []
+        self.steered: JobRecord | Error | None = None
+
+    async def show(self, numbers: Iterable[int] = (), **options: Any) -> JobsReply:
+        return JobsReply(list(self.jobs.values()), self.progress)
+
+    async def get(self, number: int) -> tuple[JobRecord, Progress | None]:
+        if number not in self.jobs:
+            raise NotFound(f"there is no job {number}")
+        return self.jobs[number], None
+
+    async def steer(self, number: int, order: str, reason: str = "") -> JobRecord:
+        self.asked.append((number, order, reason))
+        if self.steered is None:
+            raise NotFound(f"there is no job {number}")
+        if isinstance(self.steered, Error):
+            raise self.steered
+        return self.steered
+
+    async def create(self, kind: JobKind, parameters: Any, **options: Any) -> JobRecord:
+        self.asked.append((kind, dict(parameters), options))
+        return self.states[0]
+
+    async def wait(self, number: int, seen: Callable[[JobRecord, Progress | None], None] | None = None) -> JobRecord:
+        for job in self.states:
+            if seen is not None:
+                seen(job, next(iter(self.progress), None))
+            if job.state.final:
+                return job
+        raise NotFound(f"there is no job {number}")
+
+
+class MadeUpMoves:
+    """In the place of a client of moves. What `states` holds comes one after the other, the last for ever."""
+
+    def __init__(self, *states: MovesShown) -> None:
+        self.states = list(states) or [MovesShown()]
+        self.asked: list[tuple[Any, ...]] = []
+        self.refusal: Error | None = None
+        self.replicas: tuple[int, ...] = ()
+        self.settings = RebalanceSettings()
+        self.problems: list[str] = []
+
+    async def known(self, table: int = 0, *, timeout_s: float = 0) -> MovesShown:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    async def undo(self, table: int, tablet: int, *, why: str = "") -> MoveReply:
+        self.asked.append((table, tablet, why))
+        if self.refusal is not None:
+            raise self.refusal
+        return MoveReply("undone", [1, 2])
+
+    async def wait(self, table: int, tablet: int, seen: Callable[[MovesShown], None] | None = None) -> Ended:
+        last = None
+        for state in self.states:
+            if seen is not None:
+                seen(state)
+            last = next((each for each in state.moves if each.tablet == tablet), last)
+        return Ended(self.replicas, last)
+
+    async def rebalance(self, **changes: Any) -> dict[str, Any]:
+        self.asked.append(tuple(changes.items()))
+        if self.refusal is not None:
+            raise self.refusal
+        return move_shapes.rebalance(self.settings, self.settings.keeps_still(0), self.problems)
 
 
 class MadeUp:
@@ -26,6 +107,8 @@ class MadeUp:
         self.asked: list[tuple[Any, ...]] = []
         self.followed: list[Event] = []
         self.surveyed: dict[str, ViewReply | str] = {}
+        self.jobs = MadeUpJobs()
+        self.moves = MadeUpMoves()
         self.addresses = ["127.0.0.1:1"]
         self.last_failure = "nobody answers"
 

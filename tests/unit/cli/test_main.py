@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Annotated
@@ -104,10 +104,16 @@ def test_the_version_is_answered_before_the_framework_loads() -> None:
 def test_the_version_takes_a_fraction_of_a_second() -> None:
     seconds = []
     for _ in range(5):
-        started = time.monotonic()
+        before = _processor_s()
         subprocess.run([sys.executable, "-m", "trimtab", "--version"], check=True, capture_output=True)
-        seconds.append(time.monotonic() - started)
+        seconds.append(_processor_s() - before)
     assert min(seconds) < 0.25
+
+
+def _processor_s() -> float:
+    """Of all processes that were waited for: what others use of the machine does not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_wrong_usage_points_to_the_help_of_the_command_itself(

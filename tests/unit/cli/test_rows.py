@@ -129,8 +129,35 @@ def test_what_is_wrong_with_a_row_is_named(shop: Typist, arguments: tuple[str, .
         ("[1]", "line 2 is no JSON object"),
         ('{"id": "x"}', "line 2: shop.users.id is of type bigint"),
         ('{"id": 1, "colour": 2}', "line 2: shop.users has no column colour"),
-        ('{"name": "x"}', "the row has no id"),
+        ('{"name": "x"}', "line 2: shop.users: the row has no id"),
+        ('{"id": 9223372036854775808}', "line 2: shop.users.id is of type bigint"),
+        ('{"id": 2, "score": 1e400}', "line 2 is no JSON: the number 1e400 is too large for one"),
+        ('{"id": 2, "score": -1e400}', "line 2 is no JSON: the number -1e400 is too large for one"),
+        (f'{{"id": 2, "score": 1{"0" * 400}}}', "line 2: shop.users.score is of type double: expected a number that"),
+        ('{"id": 2, "score": "1e400"}', "line 2: shop.users.score is of type double: expected a number that fits"),
     ],
 )
-def test_a_wrong_line_is_named_by_its_number(shop: Typist, line: str, said: str) -> None:
-    assert said in shop.refused("put", "shop.users", "-", stdin=f'{{"id": 1}}\n{line}\n')
+def test_a_wrong_line_is_named_by_its_number_and_what_came_before_it_is_written(
+    shop: Typist, line: str, said: str
+) -> None:
+    error = shop.refused("put", "shop.users", "-", stdin=f'{{"id": 1}}\n{line}\n{{"id": 3}}\n')
+    assert said in error and error.endswith("; 1 row before that was written.\n")
+    assert shop.json("get", "shop.users", "id=1")["id"] == 1
+    shop.refused("get", "shop.users", "id=3")
+
+
+def test_how_many_rows_were_written_before_a_wrong_line_is_told(shop: Typist, tmp_path: Path) -> None:
+    lines = "".join(f'{{"id": {each}}}\n' for each in range(300))
+    assert "line 301 is no JSON" in (error := shop.refused("put", "shop.users", "-", stdin=lines + "{\n"))
+    assert error.endswith("; 300 rows before that were written.\n")
+    assert len(shop("scan", "shop.users", "--json")[1].splitlines()) == 300
+    (tmp_path / "rows.jsonl").write_bytes(lines.encode() * 50 + b"\xff\n")
+    error = shop.refused("put", "shop.users", f"@{tmp_path / 'rows.jsonl'}")
+    assert "can't be read: 'utf-8' codec" in error and "rows before that were written" in error
+    assert shop.refused("put", "shop.users", "-", stdin="{\n").endswith("; no row was written.\n")
+
+
+def test_infinity_is_written_only_where_it_is_meant(shop: Typist) -> None:
+    assert "fits a double" in shop.refused("put", "shop.users", "id=1", "score=1e400")
+    assert shop("put", "shop.users", "id=1", "score=Infinity")[0] == 0
+    assert shop.json("get", "shop.users", "id=1")["score"] == "Infinity"

@@ -23,7 +23,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started]:
     """Run the command line up to where the supervisor would begin."""
     started: list[Started] = []
 
-    def supervise(settings: Settings, data_dir: Path, log_settings: LogSettings) -> int:
+    def supervise(settings: Settings, data_dir: Path, log_settings: LogSettings, driver_idle_s: float | None) -> int:
+        assert driver_idle_s == 60
         started.append((settings, data_dir, log_settings))
         return 0
 
@@ -57,7 +58,9 @@ def test_every_option_reaches_the_settings(start: Callable[..., Started]) -> Non
         *("--failure-domain", "rack=r1", "--failure-domain", "Host=h1", "--replace", "i9", "--http", "127.0.0.1:80"),
         *("--log-level", "debug", "--log-format", "json", "--disk-reserve-mb", "1", "--message-limit-kb", "2048"),
         *("--tick-ms", "50", "--lease-ms", "1200", "--offline-after-ms", "9000", "--hint-limit-kb", "3"),
+        *("--capacity-mb", "7"),
     )
+    assert settings.capacity_bytes == 7 << 20
     assert settings.peers == ("a:1", "b:2") and settings.cluster_id == "shop" and settings.replace == "i9"
     assert settings.failure_domain == {"rack": "r1", "Host": "h1"} and settings.http == "127.0.0.1:80"
     assert settings.limits.disk_reserve_bytes == 1 << 20 and settings.limits.frame_bytes == 2 << 20
@@ -68,9 +71,17 @@ def test_every_option_reaches_the_settings(start: Callable[..., Started]) -> Non
     assert log == LogSettings("debug", "json")
 
 
-def test_http_can_be_switched_off(start: Callable[..., Started]) -> None:
-    settings, _, _ = start("--http", "off", "--listen", "127.0.0.1:65535")
-    assert settings.http == ""
+def test_http_and_bulk_can_be_switched_off(start: Callable[..., Started]) -> None:
+    settings, _, _ = start("--http", "off", "--bulk", "off", "--listen", "127.0.0.1:65535")
+    assert settings.http == "" and settings.bulk == ""
+
+
+def test_the_bulk_child_listens_three_ports_above_and_shares_a_token_with_the_node(
+    start: Callable[..., Started],
+) -> None:
+    settings, _, _ = start("--listen", "0.0.0.0:3301", "--advertise", "10.0.0.1:3301")
+    assert settings.bulk == "0.0.0.0:3304" and settings.bulk_address == "10.0.0.1:3304"
+    assert len(settings.bulk_token) == 32 and settings.bulk_token.hex() not in repr(settings)
 
 
 WRONG = [
@@ -81,6 +92,9 @@ WRONG = [
     (["--peer", "nowhere"], "'nowhere' is not an address"),
     (["--http", "nowhere"], "'nowhere' is not an address"),
     (["--listen", "127.0.0.1:65534"], "leaves no port for HTTP"),
+    (["--listen", "127.0.0.1:65534", "--http", "off"], "leaves no port for bulk transfers"),
+    (["--bulk", "nowhere"], "'nowhere' is not an address"),
+    (["--bulk", "127.0.0.1:3303"], "can't be --bulk and another door as well"),
     (["--listen", "0.0.0.0:3301"], "--advertise"),
     (["--failure-domain", "rack"], "write KEY=VALUE"),
     (["--failure-domain", "rack=a", "--failure-domain", "RACK=b"], "twice"),
@@ -118,12 +132,18 @@ def test_a_misspelt_failpoint_is_wrong_usage_and_lists_what_there_is(
     assert "governor.sync.before" in capsys.readouterr().err
 
 
-def test_the_supervisor_loads_no_engine() -> None:
-    """It lives next to every node, so what it loads counts twice."""
+def test_what_a_node_needs_is_loaded_once_before_the_first_child_is_forked(tmp_path: Path) -> None:
+    """A child that follows another begins without loading anything, and all of them share the memory."""
     script = (
-        "import sys; from trimtab.cli import main, run; import trimtab.node.supervisor; main.build(['run']); "
-        "heavy = ('rocksdict', 'uvloop', 'asyncio', 'structlog', 'ssl', 'fastapi', 'trimtab.raft'); "
-        "print([name for name in heavy if name in sys.modules])"
+        "import os, sys, trimtab.node.supervisor as supervisor; from trimtab.cli import main; "
+        "heavy = ('rocksdict', 'uvloop', 'structlog', 'trimtab.node.instance'); "
+        "told = lambda: print([name for name in heavy if name not in sys.modules], 'fastapi' in sys.modules, "
+        "len(os.listdir('/proc/self/task'))); "
+        "supervisor.supervise = lambda *_, **__: told() or 0; "
+        f"sys.exit(main.run(['run', '--instance-id', 'i1', '--data-dir', {str(tmp_path / 'd')!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    missing, fastapi, threads = done.stdout.rsplit(maxsplit=2)
+    assert missing == "[]"
+    assert fastapi == "False", "it takes too long: the node loads it beside what it does"
+    assert threads == "1", "what is loaded starts no thread: a fork would lose it"

@@ -31,9 +31,9 @@ def test_one_seed_tells_its_story_and_writes_its_trace(tmp_path: Path, capsys: p
 
 
 def test_json_has_the_promised_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sim", "--seeds", "1:3", "--scenario", "calm", "--workers", "1", "--json"]) == 0
+    assert run(["sim", "--seeds", "1:2", "--scenario", "calm", "--workers", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["seeds"], report["passed"], report["failed"]) == (2, 2, [])
+    assert (report["seeds"], report["passed"], report["failed"]) == (1, 1, [])
     assert report["events"] > 0
     assert report["seconds"] > 0
 
@@ -71,5 +71,5 @@ def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_many_seeds_run_in_processes_of_their_own() -> None:
-    report = runner.run_seeds(range(1, 5), "calm", workers=2)
-    assert (report.seeds, report.passed) == (4, 4)
+    report = runner.run_seeds(range(1, 4), "calm", workers=2)
+    assert (report.seeds, report.passed) == (3, 3)

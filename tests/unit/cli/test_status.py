@@ -49,6 +49,15 @@ def test_scripts_get_the_shape_they_rely_on(operator: Operator) -> None:
     assert (shown["verdict"], shown["stale"]) == ("well", False)
 
 
+def test_a_full_disk_is_shown_to_people_and_to_scripts(operator: Operator) -> None:
+    cluster = MadeUp(view(instance(1), msgspec.structs.replace(instance(2), disk_full=True), instance(3)))
+    _, out, _ = operator(cluster, "status")
+    assert out.startswith("Not well: i2 takes no writes") and "its disk is full" in out
+    shown = operator.json(cluster, "status")
+    assert shown["verdict"] == "wrong" and "make space on the disk of i2" in shown["says"][1]
+    assert [each["disk_full"] for each in shown["instances"]] == [False, True, False]
+
+
 def test_without_a_majority_it_shows_what_who_answers_last_knew(operator: Operator) -> None:
     cluster = MadeUp(Timeout("no majority"))
     cluster.surveyed = {"127.0.0.1:1": view(revision=5, asked=1), "10.0.0.2:3301": view(revision=9, asked=2)}

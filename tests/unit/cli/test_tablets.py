@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tests.unit.cli.typing_commands import Typist
 
+from trimtab.cli.tablets import _with_analysis
+from trimtab.jobs.records import Command, JobKind, JobRecord, JobState
+
 
 def test_tablets_are_shown_with_their_tokens_and_replicas(typist: Typist) -> None:
     assert typist("tablets")[1] == "No tablets: there are no tables yet.\n"
@@ -28,3 +31,17 @@ def test_a_table_that_is_not_there_is_named(typist: Typist) -> None:
     typist.cluster.create("shop.users", "id bigint, name text", "id")
     assert "did you mean shop.users?" in typist.refused("tablets", "shop.user")
     assert "write KEYSPACE.TABLE" in typist.refused("tablets", "users")
+
+
+def test_what_was_found_last_stands_beside_each_tablet() -> None:
+    def job(number: int, table: str, rows: int) -> JobRecord:
+        found = {"table": table, "tablets": {"0": {"rows": rows, "partitions": 2, "bytes": 9, "largest": 7}}}
+        command = Command(JobKind.ANALYZE, {"table": table})
+        return JobRecord(number, command, JobState.SUCCEEDED, result=found, ended_ms=1_700_000_000_000)
+
+    shapes = [{"keyspace": "shop", "table": "users", "tablet": number} for number in range(2)]
+    jobs = [job(1, "shop.users", 3), job(2, "shop.users", 4), job(3, "shop.visits", 5)]
+    first, second = _with_analysis(shapes, jobs)
+    assert (first["rows"], first["partitions"], first["largest_partition_bytes"]) == (4, 2, 7)
+    assert first["analyzed"].startswith("2023-11-14")
+    assert (second["rows"], second["analyzed"]) == (None, None)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from tests.unit.client.views import instance, view
 
 from trimtab.cli.verdict import Level, judge
 from trimtab.topology.grades import Grade
+from trimtab.topology.protocol import InstanceView, MovingView
 from trimtab.topology.records import JoinTicket, RequestKind, RequestRecord, RequestState, TransitionRecord
 from trimtab.topology.states import NodeState, TransitionState
 
@@ -40,6 +44,30 @@ def test_an_instance_that_is_down_is_named_with_the_reason_and_what_it_means_for
         "start i3 again, or, if it is gone for good: trimtab expel i3",
         "only 2 of 3 voters are up: if one more fails, nothing can be changed any more",
     )
+
+
+def full(number: int, **fields: Any) -> InstanceView:
+    return msgspec.structs.replace(instance(number, **fields), disk_full=True)
+
+
+def test_an_instance_whose_disk_is_full_is_named_with_what_to_do() -> None:
+    """It was called well while every write there was refused."""
+    verdict = judge(view(instance(1), full(2), instance(3)))
+    assert verdict.level is Level.WRONG
+    assert verdict.line == "Not well: i2 takes no writes, for want of disk space; i1 leads, and the cluster serves."
+    assert len(verdict.details) == 1
+    assert verdict.details[0].startswith("make space on the disk of i2: less is free than its reserve")
+    both = judge(view(instance(1), full(2), full(3)))
+    assert both.line.startswith("Not well: i2 and i3 take no writes") and "of i2 and i3" in both.details[0]
+    all_of_them = judge(view(full(1), full(2), full(3)))
+    assert all_of_them.line.endswith("i1 leads, and nobody takes writes.")
+
+
+def test_a_disk_that_was_full_when_its_instance_went_down_is_no_news_but_is_without_a_leader() -> None:
+    down = full(3, current=Grade.OFFLINE, target=Grade.OFFLINE, heard_ms=9_000)
+    assert not any("make space" in line for line in judge(view(instance(1), instance(2), down)).details)
+    stopped = judge(view(instance(1), full(2), instance(3), leader=0), "no leader is known yet")
+    assert stopped.level is Level.STOPPED and any("make space on the disk of i2" in line for line in stopped.details)
 
 
 def test_a_learner_that_is_down_leaves_the_voters_alone() -> None:
@@ -135,3 +163,29 @@ def test_an_election_is_not_taken_for_a_lost_majority() -> None:
 def test_a_record_that_can_not_be_read_is_shown() -> None:
     verdict = judge(view(unreadable=["instances/9: what is this"]))
     assert verdict.level is Level.WRONG and "instances/9: what is this" in verdict.line
+
+
+def test_tablets_under_way_are_told_and_what_keeps_them_is_wrong() -> None:
+    moving = MovingView(3, sentences=["3 tablets are being moved to i4: 1.2 of 3.4 GiB, about 20 s left"])
+    verdict = judge(view(moving=moving))
+    assert verdict.level is Level.BUSY
+    assert verdict.details == ("3 tablets are being moved to i4: 1.2 of 3.4 GiB, about 20 s left",)
+    lost = MovingView(problems=["tablet 3 of shop.users has lost all its replicas"])
+    verdict = judge(view(moving=lost))
+    assert verdict.level is Level.WRONG
+    assert verdict.line == (
+        "Not well: tablet 3 of shop.users has lost all its replicas; i1 leads, and the cluster serves."
+    )
+
+
+def test_a_drain_is_told_once() -> None:
+    leaves = {7: RequestRecord(RequestKind.LEAVE, RequestState.RUNNING, raft_id=2)}
+    moving = MovingView(1, sentences=["i2 is being drained: 12 of 40 tablets left"])
+    assert judge(view(requests=leaves, moving=moving)).details == ("i2 is being drained: 12 of 40 tablets left",)
+    assert judge(view(requests=leaves)).details == ("request 7, leave of i2, is running",)
+    waits = [
+        "request 7 (leave): i2 is drained; it still has 12 replicas",
+        "tablets 1 and 2 of shop.users: job 9 copies it",
+    ]
+    told = msgspec.structs.replace(view(requests=leaves, moving=moving), waiting=[*waits, "i3 waits for votes"])
+    assert judge(told).details == ("i2 is being drained: 12 of 40 tablets left", "i3 waits for votes")

@@ -27,7 +27,7 @@ class Typist:
     def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
         self._monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
         peers = [each for address in self.cluster.addresses.values() for each in ("--peer", address)]
-        code = run([*arguments, *peers, "--timeout", "5"])
+        code = run([*arguments, *peers, "--timeout", "30"])
         said = self._capsys.readouterr()
         assert "Traceback" not in said.err
         return code, said.out, said.err

@@ -11,7 +11,8 @@ from trimtab.catalog import limits
 from trimtab.catalog.options import MAX_HISTORY_S, MAX_TTL_S
 from trimtab.catalog.schema import TableOptions
 from trimtab.client.contact import DEFAULT_TIMEOUT_S
-from trimtab.client.dispatch import MAX_IN_FLIGHT, MAX_WAITING
+from trimtab.client.dispatch import ATTEMPT_S, MAX_IN_FLIGHT, MAX_WAITING
+from trimtab.jobs.repair_schedule import DEFAULT_INTERVAL_S
 from trimtab.node.replicas.flushing import FlushBounds
 from trimtab.node.replicas.folding import FoldPace
 from trimtab.node.router.executor import MAX_ROWS
@@ -37,7 +38,9 @@ TEXT = re.sub(r"\s+", " ", (ROOT / "docs" / "tables.md").read_text())
         f"| a page | {MAX_PAGE_ROWS:,} rows or {PAGE_BYTES // KIB} KiB",
         f"| a row in an answer | {LIMITS.answer_bytes // MIB} MiB |",
         f"| a partition | {FoldPace().partition_bytes >> 30} GiB",
-        f"| elements of a collection | {limits.MAX_ELEMENTS:,} |",
+        f"| elements of a collection | {limits.MAX_ELEMENTS:,} in one request;",
+        f"a `varint` has up to {limits.MAX_NUMBER_BYTES:,} bytes |",
+        f"one gets {ATTEMPT_S:.0f} s to answer a read, the next {2 * ATTEMPT_S:.0f} s",
         f"| TTL | {MAX_TTL_S // (365 * 86_400)} years |",
         f"| tablets of a table | 1 to {MAX_TABLETS:,}, a power of two; without a wish 4 for each instance, "
         f"from 8 to {MAX_CHOSEN:,} |",
@@ -65,4 +68,5 @@ def test_the_number_is_that_of_the_code(said: str) -> None:
 def test_what_is_said_of_the_caches_and_of_time_holds() -> None:
     assert RocksOptions().block_cache_bytes == LIMITS.row_cache_bytes == 32 * MIB and "32 MiB each" in TEXT
     assert FlushBounds().age_s == 60 and "(a minute at most)" in TEXT
-    assert TIMING.repair_every_ms == 86_400_000 and "once a day all replicas" in TEXT
+    assert TIMING.repair_every_ms == 7 * 86_400_000 and "where none has for a week" in TEXT
+    assert DEFAULT_INTERVAL_S == 3 * 86_400 and "every three days a job compares" in TEXT

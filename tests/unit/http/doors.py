@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from benchmarks.processes import free_ports
 from tests.unit.http.made_up import MadeUpCluster
 
 from trimtab.http.guard import DoorLimits
@@ -62,13 +63,8 @@ async def door(
 
 
 def bind_free() -> Any:
-    """A socket on a port that was free; taken at once, so nobody gets between."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return bind(f"127.0.0.1:{port}")
+    """A socket on a port that is free: no outgoing connection of anybody gets one of these."""
+    return bind(f"127.0.0.1:{free_ports(1)[0]}")
 
 
 async def until(happened: Callable[[], bool], what: str) -> None:

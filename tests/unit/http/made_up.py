@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -12,8 +12,20 @@ from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.commands import ColumnSpec, CreateKeyspace, CreateTable, CreateType
 from trimtab.catalog.planning import plan
 from trimtab.http.port import Figures, Health, Refused, TablesShown
+from trimtab.jobs import records as jobs
+from trimtab.jobs import rules
+from trimtab.jobs.protocol import JobsReply, Progress, SteerJob
+from trimtab.jobs.records import Command, JobKind, JobRecord, JobState
+from trimtab.jobs.view import JobView
+from trimtab.loads.protocol import LoadsReply
+from trimtab.loads.records import LoadKind, LoadRecord, LoadState
+from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply
+from trimtab.tablets.moves_shown import MovesShown, ShownMove
+from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.tablets.records import entries
+from trimtab.tablets.selectors import Stage
 from trimtab.tablets.tablet_map import TabletMap
+from trimtab.tablets.transitions import RebalanceRecord, RebalanceState, TabletTransition, TransitionKind
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import (
     CancelRequest,
@@ -33,6 +45,7 @@ from trimtab.topology.records import (
     RequestRecord,
     RequestState,
     TransitionRecord,
+    job_key,
 )
 from trimtab.topology.states import NodeState, TransitionState
 
@@ -116,9 +129,32 @@ class MadeUpCluster:
             for number in range(1, 6)
         }
     )
+    queue: dict[int, JobRecord] = field(
+        default_factory=lambda: {
+            3: JobRecord(3, Command(JobKind.LOAD, {"table": "shop.users"}), JobState.SUCCEEDED, result={"rows": 5}),
+            4: JobRecord(
+                4, Command(JobKind.COUNT, {"table": "shop.users"}), JobState.RUNNING, owner_term=1, attempts=1
+            ),
+        }
+    )
     transition: TransitionRecord | None = TRANSITION
     catalog: Catalog = field(default_factory=lambda: _catalog())
     measured_tablets: dict[tuple[int, int], int] = field(default_factory=lambda: {(1, 0): 77})
+    # Tablet 1 of shop.users is under way from i1 to i3.
+    under_way: dict[tuple[int, int], TabletTransition] = field(
+        default_factory=lambda: {
+            (1, 1): TabletTransition(
+                (3, 2),
+                TransitionKind.MIGRATION,
+                Stage.STREAMING,
+                "s1",
+                job=4,
+                why="i3 is new",
+                began_ms=1_700_000_000_000,
+            )
+        }
+    )
+    settings: RebalanceSettings = field(default_factory=RebalanceSettings)
     refusal: Refused | None = None
     delay_s: float = 0.0
     asked: list[object] = field(default_factory=list)
@@ -176,7 +212,7 @@ class MadeUpCluster:
         named = {record.instance_id: raft_id for raft_id, record in self.instances.items() if not record.left}
         if request.instance_id and request.instance_id not in named:
             raise Refused("not_found", f"no instance is called {request.instance_id!r}")
-        number = max(self.requests) + 1
+        number = max(*self.requests, *self.queue) + 1
         record = RequestRecord(
             RequestKind.REMOVE if request.expel and request.instance_id == "i3" else request.kind,
             raft_id=named.get(request.instance_id, 0),
@@ -197,6 +233,67 @@ class MadeUpCluster:
         record = msgspec.structs.replace(record, cancel=request.reason or "an operator asked")
         self.requests[request.number] = record
         return RequestReply(request.number, record)
+
+    async def moves(self, table: int, local: bool) -> MovesShown:
+        if not local:
+            await self._maybe_refuse()
+        chosen = {place: each for place, each in self.under_way.items() if table in (0, place[0])}
+        shown = [ShownMove(*place, (1, 2), each, 40, 100, 6.0, "running") for place, each in sorted(chosen.items())]
+        running = {
+            1: RebalanceRecord(RebalanceState.RUNNING, 3, 39, began_ms=1_700_000_000_000, moves=2, moved_bytes=8)
+        }
+        names = {number: each.full_name for number, each in self.catalog.tables.items()}
+        return MovesShown(shown, running if table in (0, 1) else {}, names=names, rates={1: 10.0}, told=True)
+
+    async def move(self, request: MoveRequest) -> MoveReply:
+        await self._maybe_refuse()
+        self.asked.append(request)
+        place = (request.table, request.tablet)
+        if request.tablet >= self.catalog.tables[request.table].tablets:
+            raise Refused("not_found", f"there is no tablet {request.tablet}")
+        if not request.to:
+            if place not in self.under_way:
+                raise Refused("conflict", f"tablet {request.tablet} is not under way")
+            self.under_way[place] = msgspec.structs.replace(self.under_way[place], stage=Stage.CLEANUP_TARGET, job=0)
+            return MoveReply("undone", [1, 2])
+        if request.source != 1 or request.to != 3:
+            raise Refused("conflict", "only from i1 to i3")
+        self.under_way[place] = TabletTransition((3, 2), TransitionKind.MIGRATION, session="s2")
+        return MoveReply("pending", [3, 2])
+
+    async def rebalance(self, wanted: RebalanceSettings | None) -> SettingsReply:
+        await self._maybe_refuse()
+        if wanted is not None:
+            self.settings = msgspec.structs.replace(wanted, set_ms=1_700_000_000_000)
+        return SettingsReply(self.settings, self.settings.keeps_still(0), ["tablet 3 has lost all its replicas"])
+
+    async def loads(self, table: int, local: bool) -> LoadsReply:
+        if not local:
+            await self._maybe_refuse()
+        known = [
+            LoadRecord("a", 1, LoadKind.APPEND, LoadState.PUBLISHED, 999, epoch=1, rows=5, sealed=(1, 9), begun_ms=5),
+            LoadRecord("b", 77, LoadKind.OVERWRITE, LoadState.ABORTED, 1999, reason="its table was dropped"),
+        ]
+        return LoadsReply([each for each in known if table in (0, each.table)], {1: (1, 1)})
+
+    async def jobs(self, numbers: Sequence[int], local: bool) -> JobsReply:
+        if not local:
+            await self._maybe_refuse()
+        chosen = [job for number, job in sorted(self.queue.items()) if not numbers or number in numbers]
+        return JobsReply(chosen, [Progress(4, 50, 200, 5, 20, 25.0, 6.0, "reading")])
+
+    async def steer(self, order: SteerJob) -> JobRecord:
+        await self._maybe_refuse()
+        self.asked.append(order)
+        view = JobView()
+        for number, job in self.queue.items():
+            view.change(job_key(number), jobs.encode(job), 1)
+        try:
+            job = rules.steer(view, order, 1_700_000_020_000)
+        except rules.JobRefused as error:
+            raise Refused(error.code, str(error)) from error
+        self.queue[order.number] = job
+        return job
 
     async def probe(self, request: ProbeRequest) -> ProbeReply:
         await self._maybe_refuse()

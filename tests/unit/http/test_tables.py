@@ -11,6 +11,7 @@ from tests.unit.http.test_app import exactly
 from trimtab.catalog import describe
 from trimtab.http import models
 from trimtab.tablets import shapes
+from trimtab.tablets.moves_shown import by_place
 
 
 def test_the_door_shows_tables_as_the_command_line_does(play: Play) -> None:
@@ -22,7 +23,8 @@ def test_the_door_shows_tables_as_the_command_line_does(play: Play) -> None:
             shown = (await opened.get("/api/v1/tables?keyspace=shop")).json()
             assert shown == [describe.table_shape(table) for table in tables]
             known = await opened.cluster.tables(True)
-            tablets = shapes.tablets(catalog.tables, known.maps, known.names, sizes={(1, 0): 77})
+            moves = by_place(await opened.cluster.moves(0, True))
+            tablets = shapes.tablets(catalog.tables, known.maps, known.names, sizes={(1, 0): 77}, moves=moves)
             assert (await opened.get("/api/v1/tablets")).json() == tablets
             assert [each["bytes"] for each in tablets if each["table"] == "users"] == [77, None, None, None]
 
@@ -38,8 +40,8 @@ def test_the_models_describe_tables_field_by_field() -> None:
         for column in shape["columns"]:
             exactly(models.Column).model_validate(column)
         exactly(models.TableOptions).model_validate(shape["options"])
-    known = asyncio.run(cluster.tables(True))
-    for tablet in shapes.tablets(cluster.catalog.tables, known.maps, known.names):
+    known, moves = asyncio.run(cluster.tables(True)), by_place(asyncio.run(cluster.moves(0, True)))
+    for tablet in shapes.tablets(cluster.catalog.tables, known.maps, known.names, moves=moves):
         exactly(models.Tablet).model_validate(tablet)
 
 

@@ -1,54 +1,31 @@
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from typing import Any
 
-import pytest
-
-from trimtab.playground.demo import Outcome
-from trimtab.playground.writing import WAIT_S, Writing, row_of
+from trimtab.playground.demo_outcome import Act, Outcome
 
 GOOD = Outcome(
-    acknowledged=100,
-    while_away=50,
-    unknown=0,
-    lost=0,
-    missing=0,
-    formed_ms=3000,
-    interruption_ms=15,
-    marked_offline_ms=6000,
-    returned_ms=1500,
+    acts=[Act("three instances form a cluster", 3.0)],
+    rows=1000,
+    writes=100,
+    reads=100,
+    failed=0,
+    wrong=0,
+    errors=[],
+    replicas_equal=True,
+    rows_equal=True,
     killed="i1",
-    leader_before="i1",
-    leader_after="i2",
-    seconds=8.0,
+    peers=["127.0.0.1:3301"],
+    seconds=60.0,
 )
 
 
-def test_the_longest_silence_begins_with_the_kill_itself() -> None:
-    writing = Writing(times=[1.0, 2.0, 2.1, 3.5, 3.6])
-    assert writing.longest_silence_s(since=2.05) == pytest.approx(1.4)
-    assert writing.longest_silence_s(since=0.0) == pytest.approx(1.4)
-
-
-def test_a_service_that_never_came_back_counts_as_the_whole_wait() -> None:
-    assert Writing(times=[1.0]).longest_silence_s(since=2.0) == WAIT_S
-
-
-def test_a_row_that_is_lost_or_missing_on_who_was_away_makes_it_a_failure() -> None:
+def test_a_row_that_is_lost_changed_or_differs_between_replicas_makes_it_a_failure() -> None:
     assert GOOD.good
-    assert not dataclasses.replace(GOOD, lost=1).good
-    assert not dataclasses.replace(GOOD, missing=1).good
+    assert not dataclasses.replace(GOOD, rows_equal=False).good
+    assert not dataclasses.replace(GOOD, replicas_equal=False).good
+    assert not dataclasses.replace(GOOD, wrong=1).good
 
 
-def test_a_row_that_is_not_what_was_written_counts_as_lost() -> None:
-    class Found:
-        async def scan(self) -> AsyncIterator[dict[str, Any]]:
-            yield row_of(1)
-            yield row_of(2) | {"total": 0.0}
-            yield row_of(4)
-
-    table: Any = Found()
-    assert asyncio.run(Writing(acknowledged={1, 2, 3}).lost(table)) == 2
+def test_a_request_that_failed_while_an_instance_was_dead_loses_nothing() -> None:
+    assert dataclasses.replace(GOOD, failed=1, errors=["nobody answered"]).good

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.unit.client.views import instance, view
 
-from trimtab.playground.forming import NotOnline, Standing, standing
+from trimtab.playground import forming
+from trimtab.playground.forming import NotOnline, Standing, await_online, standing
 from trimtab.topology.grades import Grade
 from trimtab.topology.states import NodeState
 
@@ -55,3 +58,17 @@ def test_the_failure_says_who_is_where() -> None:
         {"i1": Standing("Online", online=True), "i2": Standing("up"), "i3": Standing("x")}, {"i3": "port taken"}
     )
     assert str(error) == "i3 ended by itself: port taken; i2: up"
+
+
+def test_one_that_is_slow_when_time_is_up_is_not_told_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def look(_client: object, _wanted: object, answer_s: float) -> tuple[dict[str, Standing], bool]:
+        asked.append(answer_s)
+        return {"i1": Standing("up" if answer_s > 1 else "does not answer yet")}, False
+
+    monkeypatch.setattr(forming, "look", look)
+    waiting = await_online({"i1": "127.0.0.1:1"}, timeout_s=0.01, ended=dict, seen=lambda _standings: None)
+    with pytest.raises(NotOnline, match=r"^i1: up$"):
+        asyncio.run(waiting)
+    assert asked[-2:] == [0.3, 2.0]

@@ -20,7 +20,7 @@ from trimtab.playground.processes import Known, await_end, find_leader, known, l
 PAIR = "import os, time; os.fork() or time.sleep(60); print('up', flush=True); time.sleep(60)"
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 10) -> None:
+def until(holds: Callable[[], bool], timeout_s: float = 50) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline
@@ -52,9 +52,10 @@ def test_a_session_ends_only_with_its_last_process(pair: Known) -> None:
     leader, child = session_of(pair)
     assert leader == pair
     assert send(leader, signal.SIGKILL)
+    until(lambda: not lives(leader))
     assert await_end(pair, 0.2) == [child], "this child does not end with its parent"
     assert send(child, signal.SIGKILL)
-    assert await_end(pair, 5) == []
+    assert await_end(pair, 50) == []
     assert not send(leader, signal.SIGKILL)
 
 
@@ -86,3 +87,10 @@ def test_without_handles_the_signal_comes_right_after_the_comparison(
     for each in session_of(pair):
         assert send(each, signal.SIGKILL)
     until(lambda: not session_of(pair))
+
+
+def test_all_descendants_are_found_but_for_the_sessions_that_are_spared(pair: Known) -> None:
+    found = {each.pid for each in known_processes.descendants(os.getpid())}
+    children = {each.pid for each in session_of(pair)}
+    assert len(children) == 2 and children <= found
+    assert not children & {each.pid for each in known_processes.descendants(os.getpid(), spared=[pair.pid])}
