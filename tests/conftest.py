@@ -2,18 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import processes as processes_of_benchmarks
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+# Tests run in several processes side by side, and so may whole runs of them, in other checkouts; each process has ports
+# of its own to hand out.
+_SHARES = 16
+_PORTS = 22_000 // _SHARES // 10 * 10
+# And the lowest priority, which Spark would choose, would get nothing beside the others.
+os.environ.setdefault("TRIMTAB_SPARK_PRIORITY", "normal")
+# Sessions of tests are short and small: Java's better compiler would be at it for longer than they have use for what it
+# makes, and so would threads that collect garbage side by side.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_options, QUICK_JAVA)
+
+
+def _share_of_ports() -> int:
+    """A share that no other process of tests has; any, where all are taken."""
+    shares = random.sample(range(_SHARES), _SHARES)
+    for share in shares:
+        with contextlib.suppress(OSError):
+            _claim.bind(f"\0trimtab tests, ports {share}")
+            return share
+    return shares[0]
+
+
+# Its name is no file, belongs to the network that the ports belong to, and is free again when this process ends.
+_claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+_SHARE = _share_of_ports()
+os.environ["TRIMTAB_PORTS"] = f"{10_000 + _SHARE * _PORTS}-{10_000 + (_SHARE + 1) * _PORTS}"
+# The cluster that whoever runs the tests has running is none of their business, nor is theirs anybody else's.
+_state = tempfile.TemporaryDirectory(prefix="trimtab-tests-")
+os.environ["XDG_STATE_HOME"] = _state.name
+for _name in ("TRIMTAB_CONTACT", "TRIMTAB_LOCAL_DIR"):
+    os.environ.pop(_name, None)
+# A shell that starts a background job has it ignore SIGINT, and what ignores a signal hands that down to all that it
+# starts: nobody whom a test interrupts would hear of it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same examples each time, however slow the machine is today. What is new is looked for with a profile of one's own.
+settings.register_profile(
+    "same",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("same")
 Report = Generator[None, pytest.TestReport, pytest.TestReport]
+
+
+# What takes longest begins first, so that no process is left alone with it at the end.
+_FIRST = ("tests/spark/", "tests/sim/test_planted_bugs.py", "tests/cluster/", "tests/sim/")
+# These have a Spark of their own.
+_APART = tuple(f"tests/spark/test_{name}.py" for name in ("killed", "standalone", "driver", "streams", "moves", "demo"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        return next((place for place, path in enumerate(_FIRST) if item.nodeid.startswith(path)), len(_FIRST))
+
+    items.sort(key=turn)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file stay in one process; so do the tests of Spark that share a session and a cluster."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "spark" if path.startswith("tests/spark/") and path not in _APART else path
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +169,9 @@ class Processes:
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL to the process and whatever it started in its group; returns when it is gone."""
         signal_group(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
-    def stop(self, process: subprocess.Popen[bytes], timeout_s: float = 10) -> int:
+    def stop(self, process: subprocess.Popen[bytes], timeout_s: float = 60) -> int:
         """SIGTERM, as an operator would; the exit code. A process that does not end in time fails the test."""
         process.terminate()
         try:
@@ -110,7 +187,7 @@ class Processes:
             running = process.poll() is None
             if running:
                 self.kill(process)
-            elif group_exists(process.pid) and not group_ends(process.pid, timeout_s=2):
+            elif group_exists(process.pid) and not group_ends(process.pid, timeout_s=20):
                 left.append(process.pid)
                 signal_group(process.pid, signal.SIGKILL)
         return left

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 
+from tests.cluster.instances import STEADY
 from tests.conftest import Processes
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 class Doors:
@@ -36,15 +37,18 @@ class Doors:
         for number in numbers:
             command = [sys.executable, "-m", "trimtab", "run", "--instance-id", f"i{number}"]
             command += ["--listen", self.listen[number - 1], "--http", self.http[number - 1]]
+            command += ["--bulk", "off"]
             command += ["--data-dir", str(self._folder / f"i{number}"), "--failure-domain", f"host=h{number}"]
             for address in self.listen:
                 command += ["--peer", address]
-            self.running[number] = self._processes.start([*command, *options], output=self._folder / f"i{number}.log")
+            self.running[number] = self._processes.start(
+                [*command, *STEADY, *options], output=self._folder / f"i{number}.log"
+            )
 
     def form(self) -> None:
-        """Start all, and wait until every one is ready."""
+        """Start all that do not run, and wait until every one is ready."""
         numbers = range(1, len(self.listen) + 1)
-        self.start(*numbers)
+        self.start(*(number for number in numbers if number not in self.running))
         for number in numbers:
             self.until(lambda number=number: self.ready(number), f"i{number} is ready")
 
@@ -55,10 +59,41 @@ class Doors:
             return False
 
     def get(self, number: int, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(f"http://{self.http[number - 1]}{path}", timeout=20, **options)
+        return httpx.get(f"http://{self.http[number - 1]}{path}", timeout=60, **options)
 
     def post(self, number: int, path: str, body: Any) -> httpx.Response:
-        return httpx.post(f"http://{self.http[number - 1]}{path}", json=body, timeout=20)
+        return httpx.post(f"http://{self.http[number - 1]}{path}", json=body, timeout=60)
+
+    def ok(self, number: int, path: str) -> Any:
+        """What a page shows; asked again while the cluster is between leaders."""
+        return self._served(lambda: self.get(number, path), 200, f"i{number} serves {path}").json()
+
+    def taken(self, number: int, path: str, body: Any) -> httpx.Response:
+        """The answer to a request that is taken down; the same, asked again, is one request while it is under way."""
+        return self._served(lambda: self.post(number, path, body), 202, f"i{number} takes {path} down")
+
+    def _served(self, ask: Callable[[], httpx.Response], code: int, what: str) -> httpx.Response:
+        found: list[httpx.Response] = []
+
+        def served() -> bool:
+            found[:] = [ask()]
+            assert found[0].status_code in (code, 503, 504), found[0].text
+            return found[0].status_code == code
+
+        self.until(served, what)
+        return found[0]
+
+    def any_leader(self) -> int:
+        """The same as `leader`, once there is one."""
+        found = 0
+
+        def known() -> bool:
+            nonlocal found
+            found = self.leader()
+            return found != 0
+
+        self.until(known, "somebody leads")
+        return found
 
     def leader(self) -> int:
         """The number of the leader, as any running instance sees it; 0 while there is none."""
@@ -83,7 +118,7 @@ class Doors:
             if time.monotonic() > deadline:
                 said = "\n".join(f"--- i{number}\n{self.output(number)}" for number in self.running)
                 raise AssertionError(f"never: {what}\n{said}")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 def follow(url: str, after: int) -> Iterator[dict[str, Any]]:

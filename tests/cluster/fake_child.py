@@ -17,6 +17,13 @@ from trimtab.node.logs import LogSettings, PlainLog
 from trimtab.node.supervision import Fatal, Online, Patience, Phase, Ready, Rebootstrap
 from trimtab.node.supervisor import supervise
 
+# Stories whose child does not end by itself, or whose next one is not to be there soon.
+PATIENCE = {
+    "hangs": Patience(ending_s=1.0),
+    "is_rejected": Patience(ending_s=1.0),
+    "crashes": Patience(first_backoff_s=600.0, longest_backoff_s=600.0),
+}
+
 
 def lives(data_dir: Path) -> list[str]:
     path = data_dir.parent / "lives"
@@ -25,14 +32,14 @@ def lives(data_dir: Path) -> list[str]:
 
 def serves(_data_dir: Path, _phase: Phase, say: Say) -> int:
     """Becomes ready, and ends well when told to."""
-    told: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: told.append(number))
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    # Blocked, they are kept until they are waited for: none gets lost just before.
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    print("child can be told", file=sys.stderr, flush=True)
     say(Ready())
     say(Online())
-    while not told:
-        signal.pause()
-    print(f"child told by {signal.Signals(told[0]).name}", file=sys.stderr, flush=True)
+    told = signal.sigwait(numbers)
+    print(f"child told by {signal.Signals(told).name}", file=sys.stderr, flush=True)
     return 0
 
 
@@ -45,6 +52,10 @@ def crashes_three_times(data_dir: Path, phase: Phase, say: Say) -> int:
     if life == 3:
         return 3
     return serves(data_dir, phase, say)
+
+
+def crashes(_data_dir: Path, _phase: Phase, _say: Say) -> int:
+    return 3
 
 
 def bootstraps(data_dir: Path, phase: Phase, say: Say) -> int:
@@ -102,7 +113,7 @@ def main(data_dir: Path, story: str) -> int:
         return result
 
     log = PlainLog("i1", LogSettings("debug"))
-    code = supervise(data_dir, body, instance_id="i1", log=log, patience=Patience(ending_s=1.0))
+    code = supervise(data_dir, body, instance_id="i1", log=log, patience=PATIENCE.get(story))
     forbidden = {"rocksdict", "uvloop", "msgspec", "structlog", "asyncio", "ctypes"} & set(sys.modules)
     assert not forbidden, f"the supervisor has loaded {forbidden}"
     return code

@@ -1,6 +1,6 @@
 """Real members on loopback: started, killed, started again, as an operator or an outage would.
 
-They come in one after the other, each told of the first alone, so member N is instance iN with raft id N.
+They come in one after the other, each told of the first alone, so member N is instance iN, and mostly has raft id N.
 """
 
 from __future__ import annotations
@@ -50,7 +50,18 @@ class Members:
         self, member: int, *, options: Sequence[str] = (), listen: str = "", data_dir: Path | None = None
     ) -> None:
         """Start a member without waiting for anything."""
-        command = [sys.executable, "-m", "trimtab", "run", "--instance-id", f"i{member}", "--http", "off"]
+        command = [
+            sys.executable,
+            "-m",
+            "trimtab",
+            "run",
+            "--instance-id",
+            f"i{member}",
+            "--http",
+            "off",
+            "--bulk",
+            "off",
+        ]
         command += ["--listen", listen or self.addresses[member - 1], "--peer", self.addresses[0]]
         command += ["--data-dir", str(data_dir or self.data_dir(member))]
         self.running[member] = self._processes.start(
@@ -59,12 +70,15 @@ class Members:
 
     def _await_place(self, member: int) -> None:
         async def has_place() -> bool:
-            voters, learners = await members_of(self.addresses[0], self.tls)
-            return member in voters or (member in learners and len(voters) >= VOTERS)
+            members = await members_of(self.addresses[0], self.tls)
+            voters = [each.address for each in members if each.voter]
+            learners = [each.address for each in members if each.learner]
+            address = self.addresses[member - 1]
+            return address in voters or (address in learners and len(voters) >= VOTERS)
 
         run(until(has_place, f"member {member} to have its place; it said:\n{self.output(member)}"))
 
-    def wait(self, member: int, happened: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+    def wait(self, member: int, happened: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
         """Wait until something happened to a member; its output is shown if it never does."""
         deadline = time.monotonic() + timeout_s
         while not happened():
@@ -82,6 +96,6 @@ class Members:
         """SIGTERM; the exit code."""
         return self._processes.stop(self.running.pop(member))
 
-    def ended(self, member: int, timeout_s: float = 20) -> int:
+    def ended(self, member: int, timeout_s: float = 90) -> int:
         """Wait for a member to end by itself; its exit code."""
         return self.running.pop(member).wait(timeout_s)

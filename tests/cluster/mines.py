@@ -30,6 +30,11 @@ class Mines:
         for name in names:
             self._files[name].unlink()
 
+    def disarm(self, *names: str) -> None:
+        """Nobody dies at these places any more."""
+        for name in names:
+            self._files[name].touch()
+
     @property
     def armed(self) -> list[str]:
         """Where nobody has died yet."""

@@ -6,10 +6,11 @@ and the rows are its rows.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from trimtab.catalog.catalog import Catalog
 from trimtab.client.known import Known
 from trimtab.client.plans import TablePlan
 from trimtab.net.client import Channel
+from trimtab.net.errors import NetError
 from trimtab.net.hello import Hello
 from trimtab.rows import protocol
 from trimtab.rows.layout import RowLayout
@@ -26,8 +28,9 @@ from trimtab.rows.protocol import RangeRead, ReplicaRead, SchemaRequest
 from trimtab.tablets.consistency import Level
 from trimtab.tablets.tablet_map import TabletMap
 
-_CONNECT_S = 10.0
-_ASK_S = 10.0
+_CONNECT_S = 60.0
+_ASK_S = 30.0
+_PAUSE_S = 0.2
 _MAX_PAGES = 100_000
 _BELOW, _ABOVE = b"\x00" * 8, b"\xff" * 40
 
@@ -115,6 +118,31 @@ async def replicas_of(cluster: Instances, number: int, *, via: int | None = None
         yield replicas
     finally:
         channel.close()
+
+
+async def rows_on(cluster: Instances, number: int, name: str) -> dict[Any, dict[str, Any]]:
+    """All rows of a table that an instance's own replicas hold, as soon as it does not refuse to answer."""
+    deadline = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            async with replicas_of(cluster, number) as replicas:
+                return await replicas.rows(name)
+        except NetError as error:
+            assert time.monotonic() < deadline, f"i{number} refuses: {error}\n{cluster.said()}"
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def await_rows(cluster: Instances, number: int, name: str, rows: Mapping[Any, dict[str, Any]]) -> None:
+    """Wait until an instance's own replicas hold these rows and no others.
+
+    Whoever is up may hear a moment later than others what is published, and take a write later than a quorum does.
+    """
+    deadline = time.monotonic() + _CONNECT_S
+    while (found := await rows_on(cluster, number, name)) != rows:
+        lacks, more = rows.keys() - found.keys(), found.keys() - rows.keys()
+        wrong = f"{len(found)} rows of {name} and not {len(rows)}: lacks {list(lacks)[:5]}, has {list(more)[:5]} more"
+        assert time.monotonic() < deadline, f"i{number} holds {wrong}\n{cluster.said()}"
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _schema_of(cluster: Instances, number: int) -> _Schema:

@@ -4,7 +4,8 @@
     registers   a few rows, each raised step by step by one writer and read by everybody; see `register_checker`
 
 Each client is a process with several threads that share one `trimtab.connect`. It writes down every outcome (a line of
-JSON) as soon as it knows it. Run as a program: python -m tests.cluster.rows_load ADDRESSES NUMBER JOURNAL STOP.
+JSON) as soon as it knows it. Run as a program: python -m tests.cluster.rows_load ADDRESSES NUMBER JOURNAL STOP CLIENTS
+FIRST PAUSE_S.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import trimtab
+from tests.cluster.patience import create_keyspace, create_table
 from tests.cluster.register_checker import Read, Write, violations
 from tests.conftest import ROOT, Processes
 
@@ -33,13 +35,13 @@ _EACH = 3  # every so many writes is one of a register
 _SPAN = 10_000_000  # numbers of one writer's facts
 _PAUSE_S = 0.02  # after a failure
 _MAX_WRITES = 1_000_000
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 30.0
 
 
 def create_tables(db: trimtab.Database, replication: int | dict[str, int] = 3, tablets: int = 4) -> None:
-    db.create_keyspace("load", replication=replication)
-    db.create_table(FACTS, {"id": "bigint", "value": "text"}, primary_key=["id"], tablets=tablets)
-    db.create_table(REGISTERS, {"id": "int", "n": "bigint"}, primary_key=["id"], tablets=tablets)
+    create_keyspace(db, "load", replication)
+    for name, columns in ((FACTS, {"id": "bigint", "value": "text"}), (REGISTERS, {"id": "int", "n": "bigint"})):
+        create_table(db, name, columns, tablets)
 
 
 def value_of(fact: int) -> str:
@@ -69,6 +71,11 @@ class History:
     @property
     def acknowledged(self) -> list[int]:
         return [fact for fact, known in self.facts.items() if known]
+
+    def unknown(self) -> set[int]:
+        """Facts and registers that were written without it being known whether that happened."""
+        facts = {fact for fact, known in self.facts.items() if not known}
+        return facts | {write.register for write in self.writes if not write.acknowledged}
 
     def registers(self) -> dict[int, int]:
         """The least that each register must hold in the end."""
@@ -101,23 +108,43 @@ class History:
 
 
 class Load:
-    """So many client processes, started here and stopped by `stop`."""
+    """So many client processes, started here and stopped by `stop`. Each thread of them rests `pause_s` in between.
 
-    def __init__(self, processes: Processes, folder: Path, addresses: Sequence[str], clients: int = 2) -> None:
+    `first`: the number of the first client. Clients of different numbers have different rows.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        folder: Path,
+        addresses: Sequence[str],
+        clients: int = 2,
+        *,
+        first: int = 0,
+        pause_s: float = 0.0,
+    ) -> None:
         self._folder = folder
         self._stop = folder / "stop"
         self._journals = [folder / f"client{number}.jsonl" for number in range(clients)]
+        self._read_bytes = dict.fromkeys(self._journals, 0)
+        self._outcomes = 0
         self._clients: list[subprocess.Popen[bytes]] = []
         folder.mkdir()
         for number, journal in enumerate(self._journals):
-            command = [sys.executable, "-m", "tests.cluster.rows_load", ",".join(addresses), str(number)]
-            command += [str(journal), str(self._stop), str(clients)]
+            command = [sys.executable, "-m", "tests.cluster.rows_load", ",".join(addresses), str(first + number)]
+            command += [str(journal), str(self._stop), str(clients), str(first), str(pause_s)]
             self._clients.append(processes.start(command, cwd=ROOT, output=folder / f"client{number}.log"))
 
     def outcomes(self) -> int:
         """How many writes have an outcome so far."""
-        journals = [journal.read_bytes() for journal in self._journals if journal.exists()]
-        return sum(journal.count(b'["fact"') + journal.count(b'["write"') for journal in journals)
+        for journal in self._journals:
+            if journal.exists():
+                with journal.open("rb") as lines:
+                    lines.seek(self._read_bytes[journal])
+                    whole, newline, _ = lines.read().rpartition(b"\n")
+                self._read_bytes[journal] += len(whole + newline)
+                self._outcomes += whole.count(b'["fact"') + whole.count(b'["write"')
+        return self._outcomes
 
     def await_more(self, count: int, timeout_s: float = 300) -> None:
         """Wait for so many writes more."""
@@ -139,6 +166,11 @@ class Load:
                     history.add(json.loads(line))
         return history
 
+    def errors(self) -> list[str]:
+        """What clients were told instead of an answer, each once."""
+        lines = (line for journal in self._journals for line in journal.read_text().splitlines())
+        return sorted({line for line in lines if line.startswith('["error"')})[:20]
+
     def _said(self) -> str:
         return "\n".join(log.read_text() for log in sorted(self._folder.glob("*.log")))
 
@@ -146,14 +178,26 @@ class Load:
 class Client:
     """One process of a load."""
 
-    def __init__(self, db: trimtab.Database, number: int, clients: int, journal: IO[str], stop: Path) -> None:
+    def __init__(
+        self,
+        db: trimtab.Database,
+        number: int,
+        clients: int,
+        journal: IO[str],
+        stop: Path,
+        *,
+        first: int = 0,
+        pause_s: float = 0.0,
+    ) -> None:
         self._facts = db.table(FACTS, consistency="QUORUM", timeout=_TIMEOUT_S)
         self._registers = db.table(REGISTERS, consistency="QUORUM", timeout=_TIMEOUT_S)
         self._number = number
-        self._all_registers = clients * WRITERS * REGISTERS_PER_WRITER
+        each = WRITERS * REGISTERS_PER_WRITER
+        self._all_registers = range(first * each, (first + clients) * each)
         self._journal = journal
         self._lock = threading.Lock()
         self._stop = stop
+        self._pause_s = pause_s
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -178,6 +222,7 @@ class Client:
             self._journal.write(text + "\n")
 
     def _running(self) -> bool:
+        time.sleep(self._pause_s)
         return not self._stop.exists() and self._failure is None
 
     def _write(self, number: int) -> None:
@@ -210,7 +255,7 @@ class Client:
         for _ in range(_MAX_WRITES):
             if not self._running():
                 return
-            register = rng.randrange(self._all_registers)
+            register = rng.choice(self._all_registers)
             began = time.monotonic()
             try:
                 row = self._registers.get(id=register)
@@ -224,9 +269,10 @@ class Client:
         time.sleep(_PAUSE_S)
 
 
-def main(addresses: str, number: str, journal: str, stop: str, clients: str) -> None:
-    with trimtab.connect(addresses) as db, Path(journal).open("w", buffering=1) as lines:
-        Client(db, int(number), int(clients), lines, Path(stop)).run()
+def main(addresses: str, number: str, journal: str, stop: str, clients: str, first: str, pause_s: str) -> None:
+    with trimtab.connect(addresses, timeout=_TIMEOUT_S) as db, Path(journal).open("w", buffering=1) as lines:
+        made = Client(db, int(number), int(clients), lines, Path(stop), first=int(first), pause_s=float(pause_s))
+        made.run()
 
 
 if __name__ == "__main__":

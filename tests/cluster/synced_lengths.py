@@ -8,11 +8,14 @@ of power can do and a kill alone can't. The waiting makes sure that there is som
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from trimtab.node.data_directory import LOCK_FILE
 
 _SOURCE = r"""
 #define _GNU_SOURCE
@@ -80,11 +83,18 @@ class SyncedLengths:
 
     def cut_tail(self, directory: Path, share: float) -> int:
         """Cut this share of the unsynced tail off the newest log of a store; how many bytes that was."""
+        await_end(directory.parent)
         newest = newest_log(directory)
         cut = round(self.unsynced_bytes(directory) * share)
         with newest.open("r+b") as file:
             file.truncate(newest.stat().st_size - cut)
         return cut
+
+
+def await_end(data_dir: Path) -> None:
+    """Wait until nobody is left who could still write here: who was killed may be dying inside of a write."""
+    with (data_dir / LOCK_FILE).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # its last process holds it; it is given back with the file
 
 
 def newest_log(directory: Path) -> Path:

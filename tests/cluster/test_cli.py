@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.members import Members
+from tests.cluster.operator import typed
 from tests.cluster.watching import is_online, run, until
 from tests.conftest import Processes
 
@@ -25,6 +27,8 @@ class Cli:
         command = [sys.executable, "-m", "trimtab", "metastore", *arguments]
         if peer:
             command += ["--peer", self.peer]
+        if stdin is None:
+            return typed(*command[3:], env=os.environ)
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
 
     def ok(self, *arguments: str, stdin: str | None = None) -> str:

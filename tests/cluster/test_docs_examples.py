@@ -1,4 +1,4 @@
-"""Every example in the README and in docs/tables.md is run, in order, against a real cluster: what is shown works."""
+"""Every example in the README, docs/tables.md and docs/elasticity.md is run, in order, against a real cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import trimtab
-from tests.cluster.operator import Cli
+from tests.cluster.operator import STEADY, Cli
 from tests.conftest import ROOT
 from trimtab.playground.local import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-DOCUMENTS = ("README.md", "docs/tables.md")
+DOCUMENTS = ("README.md", "docs/tables.md", "docs/elasticity.md")
 # What changes or needs more than the cluster that is there: other tests run these.
 ELSEWHERE = frozenset(("bench", "decommission", "demo", "doctor", "expel", "local", "run", "sim", "test"))
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.M | re.S)
@@ -26,11 +26,14 @@ _FIRST = "127.0.0.1:3301"
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    cli = Cli(tmp_path_factory.mktemp("docs") / "local")
-    cli.up(3)
-    yield cli
-    cluster = LocalCluster(cli.directory)
-    cluster.kill(list(cluster.running()))
+    cli = Cli(tmp_path_factory.mktemp("docs") / "local", STEADY)
+    try:
+        cli.up(3)
+        yield cli
+    finally:
+        cluster = LocalCluster(cli.directory)
+        if cluster.exists:
+            cluster.kill(list(cluster.running()))
 
 
 def blocks(document: str) -> list[tuple[int, str, str]]:

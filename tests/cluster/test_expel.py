@@ -8,20 +8,15 @@ from tests.cluster.instances import Instances
 from tests.cluster.watching import run
 from trimtab.client.errors import Error
 from trimtab.topology.grades import Grade
-from trimtab.topology.records import RequestKind, RequestState
+from trimtab.topology.records import RequestKind
 from trimtab.topology.states import NodeState
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-async def expel(three: Instances, number: int) -> None:
-    async with three.client() as client:
-        asked = await client.create(RequestKind.LEAVE, f"i{number}", expel=True)
-        ended = await client.wait(asked.number)
-    assert ended.state is RequestState.DONE, ended
+def test_the_leader_is_expelled_then_another_and_never_the_last(brisk_three: Instances) -> None:
+    three = brisk_three  # whoever goes is waited for until its lease is over
 
-
-def test_the_leader_is_expelled_then_another_and_never_the_last(three: Instances) -> None:
     async def story() -> None:
         three.start(1, 2, 3)
         await three.online()
@@ -30,7 +25,7 @@ def test_the_leader_is_expelled_then_another_and_never_the_last(three: Instances
         left = []
         for _ in range(2):
             leader = await three.leader()
-            await expel(three, leader)
+            await three.expel(leader)
             three.let_go(leader)
             row = (await three.row(leader)).record
             assert row.state is NodeState.LEFT and row.grades.current.grade is Grade.EXPELLED

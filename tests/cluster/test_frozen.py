@@ -55,7 +55,7 @@ async def raise_the_counter(client: ClusterClient, world: World) -> None:
         with contextlib.suppress(Error):
             await client.metastore.put(COUNTER, b"%d" % (world.acknowledged + 1), timeout_s=5)
             world.acknowledged += 1
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
 
 
 async def hammer(channel: Channel, world: World) -> None:
@@ -64,7 +64,7 @@ async def hammer(channel: Channel, world: World) -> None:
         with contextlib.suppress(NetError):
             await channel.wait_connected(5)
             await asyncio.gather(ask(channel, world, Level.QUORUM), ask(channel, world, Level.ONE), get(channel, world))
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
 
 
 async def ask(channel: Channel, world: World, level: Level) -> None:
@@ -98,6 +98,7 @@ async def get(channel: Channel, world: World) -> None:
 def frozen(three: Instances, number: int) -> Iterator[None]:
     """Its node stands still; its supervisor goes on."""
     node = three.node(number)
+    assert node, f"i{number} has no node"
     os.kill(node, signal.SIGSTOP)
     try:
         yield
@@ -133,10 +134,13 @@ async def freeze(three: Instances, number: int) -> World:
     return world
 
 
-def test_an_instance_that_stood_still_serves_nothing_stale_and_comes_back_by_itself(three: Instances) -> None:
+def test_an_instance_that_stood_still_serves_nothing_stale_and_comes_back_by_itself(brisk_three: Instances) -> None:
+    three = brisk_three
+
     async def story() -> None:
         three.start(1, 2, 3)
         await three.online()
+        await three.vote(1, 2, 3)
         leader = await three.leader()
         follower = next(number for number in three.running if number != leader)
         for role, number in (("a follower", follower), ("the leader", leader)):

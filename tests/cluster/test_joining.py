@@ -41,7 +41,7 @@ def test_joiners_killed_after_each_step_of_the_handshake_get_in_once_under_their
         mines.arm("join.answered")
         for number, step in STEPS.items():
             cluster.start(number, env={"TRIMTAB_FAILPOINTS": f"{step}=kill:{killed[number]}"})
-        await cluster.wait_for(all_were_killed, "everybody is killed once", 60)
+        await cluster.wait_for(all_were_killed, "everybody is killed once", 120)
         await cluster.online()
         for number in STEPS:
             (row,) = await cluster.rows(number)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances, loopback, number_of
+from tests.cluster.instances import BRISK, Instances, loopback, number_of
 from tests.cluster.watching import run
 from tests.conftest import Processes
 
@@ -28,12 +28,19 @@ def recover(*arguments: str | Path) -> tuple[int, str]:
 def test_a_cluster_that_lost_its_majority_goes_on_from_the_survivor_with_the_highest_log(
     processes: Processes, tmp_path: Path
 ) -> None:
-    cluster = Instances(processes, tmp_path, loopback(7))
+    cluster = Instances(processes, tmp_path, loopback(7), options=BRISK)
     one, two, three = (cluster.data_dir(number) for number in (1, 2, 3))
 
     async def put(key: bytes) -> None:
         async with cluster.client() as client:
             await client.metastore.put(key, b"here")
+        # A majority has it; the one that will survive need not be of that.
+        async with cluster.client(1, follow_leader=False) as survivor:
+
+            async def there() -> bool:
+                return await survivor.metastore.get(key, linearizable=False) is not None
+
+            await cluster.wait_for(there, f"i1 has {key!r}")
 
     async def story() -> None:
         cluster.start(1, 2, 3, 4, 5)

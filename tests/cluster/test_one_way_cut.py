@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.instances import Instances, number_of
+from tests.cluster.instances import BRISK, Instances, number_of
 from tests.cluster.networks import network
 from tests.conftest import Processes
 from trimtab.client.cluster import ClusterClient
@@ -23,13 +23,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 def test_a_one_way_cut_puts_one_instance_offline_and_the_others_go_on(processes: Processes, tmp_path: Path) -> None:
     with network(3) as wires:
-        three = Instances(
-            processes, tmp_path, [f"{wires.address(machine)}:3301" for machine in (1, 2, 3)], inside=wires.enter
-        )
+        addresses = [f"{wires.address(machine)}:3301" for machine in (1, 2, 3)]
+        three = Instances(processes, tmp_path, addresses, options=BRISK, inside=wires.enter)
 
         async def story() -> None:
             three.start(1, 2, 3)
             await three.online()
+            # With fewer votes than three, those that are left may be no majority.
+            await three.vote(1, 2, 3)
             await cut_off(await follower(), "hears and is not heard")
             await cut_off(await follower(), "is heard and does not hear")
             await cut_off(await three.leader(), "hears and is not heard")
@@ -46,7 +47,7 @@ def test_a_one_way_cut_puts_one_instance_offline_and_the_others_go_on(processes:
             for sender, *receivers in wires_cut:
                 wires.cut(sender, *receivers)
             async with three.client(*others) as client:
-                await three.wait_for(lambda: _writes(client), "the others go on", 20)
+                await three.wait_for(lambda: _writes(client), "the others go on")
                 went_on_s = time.monotonic() - began
 
                 async def marked_offline() -> bool:
@@ -54,9 +55,9 @@ def test_a_one_way_cut_puts_one_instance_offline_and_the_others_go_on(processes:
                     row = next(each.record for each in view.instances if number_of(each) == number)
                     return row.grades.current.grade is Grade.OFFLINE
 
-                await three.wait_for(marked_offline, f"i{number}, which {how}, is marked Offline", 20)
+                await three.wait_for(marked_offline, f"i{number}, which {how}, is marked Offline")
                 marked_s = time.monotonic() - began
-                assert await _writes(client)
+                await three.wait_for(lambda: _writes(client), "the others still go on")
             for sender, *receivers in wires_cut:
                 wires.heal(sender, *receivers)
             began = time.monotonic()

@@ -31,7 +31,7 @@ def test_three_members_over_tls_serve_and_refuse_a_member_of_another_authority(
     members.launch(3, options=tls_options(others.issue(tmp_path, "stranger", trust=ours)))
 
     async def put_and_get(key: bytes) -> None:
-        client = await MetastoreClient.connect(members.addresses[:2], tls=tls)
+        client = await MetastoreClient.connect(members.addresses[:2], tls=tls, timeout_s=60)
         await client.put(key, b"1")
         entry = await client.get(key)
         assert entry is not None and entry.value == b"1"

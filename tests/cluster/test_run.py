@@ -34,14 +34,14 @@ class One:
 
     def start(self, *options: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "trimtab", "run", "--instance-id", "i1", "--listen", self.listen]
-        command += ["--http", self.http, "--data-dir", str(self.data_dir), *options]
+        command += ["--http", self.http, "--bulk", "off", "--data-dir", str(self.data_dir), *options]
         self.process = self._processes.start(command, output=self._log, env={**os.environ, **(env or {})})
         return self.process
 
     def output(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
-    def until(self, happened: Callable[[], bool], timeout_s: float = 30) -> None:
+    def until(self, happened: Callable[[], bool], timeout_s: float = 90) -> None:
         deadline = time.monotonic() + timeout_s
         while not happened():
             assert time.monotonic() < deadline and self.process.poll() is None, self.output()
@@ -78,7 +78,7 @@ def test_a_cluster_of_one_comes_up_and_ends_when_told_to(one: One) -> None:
     one.start()
     one.until(one.ready)
     one.process.terminate()
-    assert one.process.wait(10) == 0
+    assert one.process.wait(60) == 0
     assert one.last_line().endswith(" i1 stopped")
     assert identity(one)["raft_id"] == 1
 
@@ -105,10 +105,10 @@ def test_a_killed_supervisor_takes_the_node_with_it(one: One) -> None:
     one.until(one.ready)
     node = os.pidfd_open(one.child())
     one.process.kill()
-    ended, _, _ = select.select([node], [], [], 10)
+    ended, _, _ = select.select([node], [], [], 60)
     os.close(node)
     assert ended
-    one.process.wait(10)
+    one.process.wait(60)
     one.start()
     one.until(one.ready)
 
@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_a_sentence_and_code_one(one: One, which: str) -
     host, port = address.split(":")
     with socket.create_server((host, int(port))):
         one.start()
-        assert one.process.wait(20) == 1
+        assert one.process.wait(60) == 1
     assert "could not start: " in one.last_line() and port in one.last_line()
 
 
@@ -127,19 +127,19 @@ def test_data_of_another_cluster_instance_or_version_is_refused_and_kept(one: On
     one.start()
     one.until(one.ready)
     one.process.terminate()
-    one.process.wait(10)
+    one.process.wait(60)
     kept = (one.data_dir / "instance.json").read_bytes()
     for options, says in (
         (["--cluster-id", "other"], "belongs to cluster 'trimtab'"),
         (["--instance-id", "i7"], "belongs to instance 'i1'"),
     ):
         one.start(*options)
-        assert one.process.wait(20) == 1
+        assert one.process.wait(60) == 1
         assert says in one.last_line()
     newer = {**identity(one), "format": 99}
     (one.data_dir / "instance.json").write_text(json.dumps(newer))
     one.start()
-    assert one.process.wait(20) == 1 and "made by a newer version" in one.last_line()
+    assert one.process.wait(60) == 1 and "made by a newer version" in one.last_line()
     (one.data_dir / "instance.json").write_bytes(kept)
     one.start()
     one.until(one.ready)
@@ -162,7 +162,7 @@ def read_only(one: One) -> Iterator[None]:
 @pytest.mark.usefixtures("read_only")
 def test_a_read_only_disk_is_a_sentence_and_code_one(one: One) -> None:
     one.start()
-    assert one.process.wait(20) == 1
+    assert one.process.wait(60) == 1
     assert "can't be used: Read-only file system; give --data-dir a directory" in one.last_line()
 
 
@@ -170,14 +170,14 @@ def test_a_log_that_nobody_can_write_stops_nothing(one: One) -> None:
     """Standard error is a pipe whose reader is gone."""
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "trimtab", "run", "--instance-id", "i1", "--listen", one.listen]
-    command += ["--http", one.http, "--data-dir", str(one.data_dir)]
+    command += ["--http", one.http, "--bulk", "off", "--data-dir", str(one.data_dir)]
     one.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
     os.close(reader)
     os.close(writer)
     try:
         one.until(one.ready)
         one.process.terminate()
-        assert one.process.wait(10) == 0
+        assert one.process.wait(60) == 0
     finally:
         one.process.kill()
         one.process.wait()

@@ -18,6 +18,7 @@ import pytest
 
 import trimtab
 from tests.cluster.instances import Instances, loopback
+from tests.cluster.patience import create_keyspace, create_table, patiently
 from tests.cluster.watching import run
 from tests.conftest import Processes
 
@@ -56,17 +57,14 @@ async def one(processes: Processes, folder: Path, tablets: int) -> tuple[Instanc
     cluster.start(1, peers=[1])
     await cluster.online()
     db = trimtab.connect(cluster.listen[1], timeout=30)
-    db.create_keyspace("ks", replication=1)
-    db.create_table("ks.t", {"id": "bigint", "v": "text"}, primary_key=["id"], tablets=tablets, timeout=120)
+    create_keyspace(db, "ks", replication=1)
+    create_table(db, "ks.t", {"id": "bigint", "v": "text"}, tablets)
     return cluster, db
 
 
-def take_rows(table: trimtab.Table, count: int) -> bool:
-    """Whether a table takes writes: opening hundreds of replicas takes longer than a write waits for."""
-    try:
-        return table.put_many(rows(count)) == count
-    except (trimtab.WriteFailed, trimtab.Timeout):
-        return False
+def counted(table: trimtab.Table) -> int:
+    """How many rows a table has; they are not held here."""
+    return patiently(lambda: sum(1 for _ in table.scan()))
 
 
 def until_it_answers(address: str, began: float) -> float:
@@ -88,13 +86,13 @@ def test_many_rows_are_served_in_little_memory_and_are_back_soon_after_a_kill(
         cluster, db = await one(processes, tmp_path, tablets=8)
         table = db.table("ks.t")
         began = time.monotonic()
-        table.put_many(rows(ROWS))
+        assert patiently(lambda: table.put_many(rows(ROWS))) == ROWS
         print(f"\n{ROWS} rows in {time.monotonic() - began:.1f} s; memory in MB after the load: ", end="")
         print(memory_mb(cluster.node(1)))
         rng = random.Random(1)
         keys = [{"id": rng.randrange(ROWS)} for _ in range(min(ROWS, 50_000))]
-        assert None not in table.get_many(keys)
-        assert sum(1 for _ in table.scan()) == ROWS
+        assert None not in patiently(lambda: table.get_many(keys))
+        assert counted(table) == ROWS
         serving = memory_mb(cluster.node(1))
         print(f"after {len(keys)} gets and a scan: {serving}")
         db.close()
@@ -105,7 +103,7 @@ def test_many_rows_are_served_in_little_memory_and_are_back_soon_after_a_kill(
         node = cluster.node(1)
         print(f"back {back_s:.2f} s after its start, with {cpu_s(node):.2f} s of CPU: {memory_mb(node)}")
         with trimtab.connect(cluster.listen[1], timeout=30) as db:
-            assert sum(1 for _ in db.table("ks.t").scan()) == ROWS
+            assert counted(db.table("ks.t")) == ROWS
         print(f"after another scan: {memory_mb(cluster.node(1))}")
         assert serving["VmHWM"] < SERVING_MB and memory_mb(cluster.node(1))["VmHWM"] < SERVING_MB
         if ROWS >= 1_000_000:  # of a sample it says nothing how long it takes beside other tests
@@ -121,8 +119,9 @@ def test_many_replicas_are_open_in_little_memory(processes: Processes, tmp_path:
         empty = memory_mb(cluster.node(1))
         for number, tablets in enumerate(power for power in (1 << bit for bit in range(12)) if REPLICAS & power):
             name = f"ks.many{number}"
-            db.create_table(name, {"id": "bigint", "v": "text"}, primary_key=["id"], tablets=tablets, timeout=120)
-            cluster.until(partial(take_rows, db.table(name), 20 * tablets), f"the replicas of {name} take writes", 60)
+            create_table(db, name, {"id": "bigint", "v": "text"}, tablets)
+            written = patiently(partial(db.table(name).put_many, list(rows(20 * tablets))))
+            assert written == 20 * tablets
         print(f"\n{REPLICAS} replicas after {time.monotonic() - began:.1f} s")
         print(f"memory in MB with one replica: {empty}; with {REPLICAS} more, written to: {memory_mb(cluster.node(1))}")
         assert memory_mb(cluster.node(1))["VmHWM"] < OPEN_MB

@@ -15,22 +15,26 @@ import pytest
 
 import trimtab
 from tests.cluster.instances import Instances
+from tests.cluster.patience import scanned
 from tests.cluster.replica_reads import replicas_of
 from tests.cluster.rows_load import FACTS, REGISTERS, History, Load, create_tables
 from tests.cluster.synced_lengths import SyncedLengths
 from tests.cluster.watching import run
 from tests.conftest import Processes
+from trimtab.net.errors import NetError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-OUTCOMES = int(os.environ.get("TRIMTAB_TEST_WRITES", "5000"))
+OUTCOMES = int(os.environ.get("TRIMTAB_TEST_WRITES", "2400"))
+# Of each thread of a client after each request: else a sample takes all of the machine, as many are meant to.
+PAUSE_S = 0.05 if OUTCOMES < 20_000 else 0.005
 
 
 async def start(three: Instances, env: dict[int, dict[str, str]] | None = None) -> trimtab.Database:
     for number in (1, 2, 3):
         three.start(number, env=(env or {}).get(number))
     await three.online()
-    db = trimtab.connect(",".join(three.listen.values()))
+    db = trimtab.connect(",".join(three.listen.values()), timeout=60)
     create_tables(db)
     return db
 
@@ -41,8 +45,8 @@ async def come_back(three: Instances, number: int, env: dict[str, str] | None = 
 
 
 def at_quorum(db: trimtab.Database) -> tuple[dict[int, Any], dict[int, Any]]:
-    facts = {row["id"]: row["value"] for row in db.table(FACTS, consistency="QUORUM").scan()}
-    registers = {row["id"]: row["n"] for row in db.table(REGISTERS, consistency="QUORUM").scan()}
+    facts = {row["id"]: row["value"] for row in scanned(db.table(FACTS, consistency="QUORUM"))}
+    registers = {row["id"]: row["n"] for row in scanned(db.table(REGISTERS, consistency="QUORUM"))}
     return facts, registers
 
 
@@ -57,8 +61,11 @@ async def nothing_is_lost(three: Instances, db: trimtab.Database, history: Histo
 
 
 async def holds_all(three: Instances, number: int, history: History) -> bool:
-    async with replicas_of(three, number) as replicas:
-        facts, registers = await replicas.rows(FACTS), await replicas.rows(REGISTERS)
+    try:
+        async with replicas_of(three, number) as replicas:
+            facts, registers = await replicas.rows(FACTS), await replicas.rows(REGISTERS)
+    except NetError:
+        return False  # it refuses to answer just now: it has lost its lease, or the topology has changed
     lost = history.lost(
         {key: row["value"] for key, row in facts.items()}, {key: row["n"] for key, row in registers.items()}
     )
@@ -70,7 +77,7 @@ def test_instances_killed_one_after_another_and_all_at_once_lose_no_acknowledged
 ) -> None:
     async def tell() -> None:
         db = await start(three)
-        load = Load(processes, tmp_path / "load", list(three.listen.values()))
+        load = Load(processes, tmp_path / "load", list(three.listen.values()), pause_s=PAUSE_S)
         for number in (1, 2, 3):
             load.await_more(OUTCOMES // 8)
             three.kill(number)
@@ -90,14 +97,17 @@ def test_instances_killed_one_after_another_and_all_at_once_lose_no_acknowledged
 def test_an_instance_that_loses_its_unsynced_tail_loses_no_acknowledged_write(
     three: Instances, processes: Processes, tmp_path: Path
 ) -> None:
-    """A loss of power at one of them, twice: of its newest log only what was synced is certain."""
+    """A loss of power at one of them, twice at least: of its newest log only what was synced is certain."""
     lengths = SyncedLengths(tmp_path / "lengths")
 
     async def tell() -> None:
         db = await start(three, {2: lengths.env})
-        load = Load(processes, tmp_path / "load", list(three.listen.values()))
+        # So many that something is unsynced at any time.
+        load = Load(processes, tmp_path / "load", list(three.listen.values()), pause_s=PAUSE_S / 5)
         cut = 0
-        for share in (1.0, random.Random(4).random()):
+        for turn, share in enumerate((1.0, random.Random(4).random(), *[1.0] * 6)):
+            if turn > 1 and cut > 0:
+                break  # else everything happened to be synced each time
             load.await_more(OUTCOMES // 8)
             three.kill(2)
             cut += lengths.cut_tail(three.data_dir(2) / "log", share)

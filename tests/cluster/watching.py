@@ -14,7 +14,7 @@ import uvloop
 from trimtab.client.errors import Error
 from trimtab.client.metastore import MetastoreClient
 from trimtab.metastore.layout import prefix_end
-from trimtab.metastore.requests import StatusReply
+from trimtab.metastore.requests import MemberStatus, StatusReply
 from trimtab.topology.grades import Grade
 from trimtab.topology.records import instance_key, parse_instance
 
@@ -32,26 +32,28 @@ def run(work: Awaitable[T]) -> T:
 
 async def status_of(address: str) -> StatusReply:
     """What a member says of itself."""
-    client = await MetastoreClient.connect([address], follow_leader=False)
+    client = await MetastoreClient.connect([address], follow_leader=False, timeout_s=30)
     try:
         return await client.status()
     finally:
         await client.close()
 
 
-async def members_of(address: str, tls: ssl.SSLContext | None = None) -> tuple[set[int], set[int]]:
-    """Voters and learners, as a member sees them; none while it can't be asked."""
+async def members_of(address: str, tls: ssl.SSLContext | None = None) -> list[MemberStatus]:
+    """All members, as this one sees them; none while it can't be asked.
+
+    Who is who, their addresses say: one that was given up as it joined comes again under another raft id.
+    """
     try:
         client = await MetastoreClient.connect([address], tls=tls, follow_leader=False, timeout_s=2)
     except Error:
-        return set(), set()
+        return []
     try:
-        members = (await client.status()).members
+        return (await client.status()).members
     except Error:
-        return set(), set()
+        return []
     finally:
         await client.close()
-    return {each.raft_id for each in members if each.voter}, {each.raft_id for each in members if each.learner}
 
 
 def is_online(address: str) -> Callable[[], Awaitable[bool]]:
@@ -80,10 +82,17 @@ async def same_state(addresses: list[str]) -> bool:
     return len({(status.revision, status.checksum) for status in [await status_of(each) for each in addresses]}) == 1
 
 
-async def until(happened: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30) -> None:
+async def until(happened: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 90) -> None:
+    """Wait until something holds; errors of a cluster that is between leaders count as not yet."""
     deadline = time.monotonic() + timeout_s
-    while not await happened():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for: {what}"
+    while True:
+        why = ""
+        try:
+            if await happened():
+                return
+        except Error as error:
+            why = f" ({error})"
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for: {what}{why}"
         await asyncio.sleep(0.05)
 
 

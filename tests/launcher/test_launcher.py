@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ def write_wheel(folder: Path, version: str, value: int) -> str:
     files = {
         "ballast/__init__.py": f"from ballast.value import VALUE as VALUE\n__version__ = {version!r}\n",
         "ballast/value.py": f"VALUE = {value}\n",
+        "ballast/cacert.pem": "the world's certificates\n",
         f"ballast-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: ballast\nVersion: {version}\n",
         f"ballast-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -162,6 +163,14 @@ def test_a_damaged_package_is_installed_again(checkout: Checkout, harm: str) -> 
     assert json.loads(done.stdout)["ballast"] == 1
 
 
+def test_certificates_that_were_added_to_a_package_are_left_alone(checkout: Checkout) -> None:
+    added = "the world's certificates\nours\n"
+    (checkout.site / "ballast/cacert.pem").write_text(added)
+    done = checkout.run(PIP_FIND_LINKS="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (checkout.site / "ballast/cacert.pem").read_text() == added
+
+
 def test_what_can_not_be_fetched_is_a_sentence_and_the_next_run_mends_it(checkout: Checkout) -> None:
     (checkout.site / "ballast/value.py").unlink()
     done = checkout.run(PIP_FIND_LINKS="")
@@ -231,12 +240,17 @@ def test_without_a_recent_python_it_says_what_to_install(checkout: Checkout, tmp
 
 
 def test_it_costs_well_under_a_fifth_of_a_second(checkout: Checkout) -> None:
+    def processor_s() -> float:
+        """Of all processes that were waited for: what others use of the machine does not count."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     def median_s(command: Path) -> float:
         seconds = []
         for _ in range(10):
-            started = time.monotonic()
+            before = processor_s()
             subprocess.run([command], env=checkout.environment(), check=True, capture_output=True)
-            seconds.append(time.monotonic() - started)
+            seconds.append(processor_s() - before)
         return statistics.median(seconds)
 
     assert median_s(checkout.root / "trimtab") - median_s(checkout.root / ".venv/bin/trimtab") < 0.2

@@ -16,7 +16,7 @@ def test_many_seeds_run_in_workers_from_the_installed_script(project_root: Path)
     if not script.exists():
         pytest.skip("trimtab is not installed as a script here")
     done = subprocess.run(
-        [script, "sim", "--seeds", "0:2", "--json"], cwd=project_root, capture_output=True, text=True, timeout=100
+        [script, "sim", "--seeds", "0:2", "--json"], cwd=project_root, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["passed"] == 2
