@@ -4,4 +4,4 @@ A benchmark is a module named in BENCHMARKS with `run(options) -> Report`. It sa
 figure without its peer, or without the sync latency of the disk it ran on, means little.
 """
 
-BENCHMARKS = ("metastore", "groups", "idle", "storage", "serve")
+BENCHMARKS = ("metastore", "groups", "idle", "storage", "serve", "spark", "plan", "rebalance")

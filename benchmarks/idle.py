@@ -29,14 +29,15 @@ _TIMES_SECONDS = 4
 
 def run(options: Options, say: Callable[[str], None]) -> Report:
     report = Report("idle", describe_machine(options.folder))
-    ports = processes.free_ports(2 * INSTANCES)
+    ports = processes.free_ports(3 * INSTANCES)
     listen = [f"127.0.0.1:{port}" for port in ports[:INSTANCES]]
-    http = [f"127.0.0.1:{port}" for port in ports[INSTANCES:]]
+    http = [f"127.0.0.1:{port}" for port in ports[INSTANCES : 2 * INSTANCES]]
+    bulk = [f"127.0.0.1:{port}" for port in ports[2 * INSTANCES :]]
     started: list[subprocess.Popen[str]] = []
     try:
         for number, (address, door) in enumerate(zip(listen, http, strict=True), start=1):
             command = [sys.executable, "-m", "trimtab", "run", "--instance-id", f"i{number}", "--listen", address]
-            command += ["--http", door, "--data-dir", str(options.folder / f"i{number}")]
+            command += ["--http", door, "--bulk", bulk[number - 1], "--data-dir", str(options.folder / f"i{number}")]
             command += ["--failure-domain", f"host=h{number}"]
             command += [argument for seed in listen[:_SEEDS] for argument in ("--peer", seed)]
             started.append(processes.start(command, options.folder / f"i{number}.log"))

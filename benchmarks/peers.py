@@ -36,6 +36,8 @@ ETCD = Server("etcd", "etcd", "etcd-server", ("aetcd",))
 REDIS = Server("redis", "redis-server", "redis-server", ("redis", "hiredis"))
 POSTGRES = Server("postgresql", "postgres", "postgresql", ("asyncpg",))
 SERVERS = (ETCD, REDIS, POSTGRES)
+_JDBC_PACKAGE = "libpostgresql-jdbc-java"
+_JDBC_JAR = "usr/share/java/postgresql.jar"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Peers:
                 return place / server.binary
         found = shutil.which(server.binary)
         return Path(found).resolve() if found else None
+
+    def jdbc_driver(self) -> Path | None:
+        """The driver by which Spark reaches PostgreSQL."""
+        places = (self.environment / _JDBC_PACKAGE / _JDBC_JAR, Path("/") / _JDBC_JAR)
+        return next((place.resolve() for place in places if place.is_file()), None)
 
     def libraries(self, server: Server) -> dict[str, str]:
         """The environment in which an unpacked program finds the libraries that were unpacked with it."""
@@ -93,9 +100,12 @@ class Peers:
         for server in missing:
             if self.binary(server) is None:
                 say(f"fetching Debian's {server.package}")
-                self._unpack(server)
+                self._unpack(server.package, server.name)
             if reason := self.why_missing(server):
                 raise BenchmarkFailed(reason)
+        if self.jdbc_driver() is None:
+            say(f"fetching Debian's {_JDBC_PACKAGE}")
+            self._unpack(_JDBC_PACKAGE, _JDBC_PACKAGE, alone=True)
         for server in SERVERS:
             say(f"{server.name} {self.version(server)} and its client are installed.")
 
@@ -108,26 +118,23 @@ class Peers:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         self._must(f"install {lock.name}", *pip, "--disable-pip-version-check", "-r", str(lock))
 
-    def _unpack(self, server: Server) -> None:
-        """The package, and those of its dependencies that this machine does not have."""
+    def _unpack(self, package: str, name: str, *, alone: bool = False) -> None:
+        """The package, and those of its dependencies that this machine does not have; `alone`: without any."""
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-            raise BenchmarkFailed(
-                f"{server.name} can't be fetched without apt-get; install it so that `{server.binary}` is on PATH."
-            )
-        listing = ["apt-get", "install", "--yes", "--no-install-recommends", "--print-uris", "-qq", server.package]
+            raise BenchmarkFailed(f"{name} can't be fetched without apt-get; install {package} by other means.")
+        listing = ["apt-get", "install", "--yes", "--no-install-recommends", "--print-uris", "-qq", package]
         done = subprocess.run(listing, capture_output=True, text=True)
         if done.returncode != 0:
             subprocess.run(["apt-get", "update", "-q"], stdout=sys.stderr)  # a fresh machine has no package lists
             done = subprocess.run(listing, capture_output=True, text=True)
         packages = [line.split()[1].partition("_")[0] for line in done.stdout.splitlines() if line.startswith("'")]
         # apt drops its privileges to a user that must be able to write here.
-        with tempfile.TemporaryDirectory() as name:
-            Path(name).chmod(0o777)
-            download = ["apt-get", "download", "-q", *(packages or [server.package])]
-            self._must(f"download {server.package}", *download, cwd=Path(name))
-            for package in sorted(Path(name).glob("*.deb")):
-                unpack = ["dpkg-deb", "-x", str(package), str(self.environment / server.name)]
-                self._must(f"unpack {package.name}", *unpack)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o777)
+            download = ["apt-get", "download", "-q", *([package] if alone else packages or [package])]
+            self._must(f"download {package}", *download, cwd=Path(folder))
+            for each in sorted(Path(folder).glob("*.deb")):
+                self._must(f"unpack {each.name}", "dpkg-deb", "-x", str(each), str(self.environment / name))
 
     @staticmethod
     def _run_quietly(python: Path, *arguments: str) -> int:

@@ -23,7 +23,8 @@ class PostgresClient:
         await self._pool.execute(_PUT, key, value)
 
     async def get(self, key: bytes) -> bytes | None:
-        return await self._pool.fetchval(_GET, key)  # type: ignore[no-any-return]
+        value: bytes | None = await self._pool.fetchval(_GET, key)
+        return value
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         found = {row["key"]: row["value"] for row in await self._pool.fetch(_GET_MANY, keys)}

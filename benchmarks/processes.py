@@ -6,16 +6,21 @@ A child is told by the kernel when its parent dies, so a benchmark that is kille
 from __future__ import annotations
 
 import ctypes
+import errno
+import itertools
 import os
+import random
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trimtab.playground.ports import PORTS_EACH, SPACING, usable, why_taken
+
 PR_SET_PDEATHSIG = 1
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _libc = ctypes.CDLL(None)
+_turn = itertools.count(random.randrange(1 << 20))
 
 
 def _end_with_parent() -> None:
@@ -61,15 +66,18 @@ def stop(process: subprocess.Popen[str], timeout_s: float = 10) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Distinct loopback ports that nobody listens on now, nor on the few above each, which its other doors take."""
+    ports = usable()
+    places = ports[::SPACING]
+    found: list[int] = []
+    for _ in range(len(places)):
+        # Not again what was given a moment ago and may not be listened on yet.
+        port = places[next(_turn) % len(places)]
+        if not any(why_taken("127.0.0.1", each) for each in range(port, port + PORTS_EACH)):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise OSError(errno.EADDRINUSE, f"there are no {count} free ports in {ports}")
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -15,10 +15,12 @@ class RedisClient:
         await self._client.set(key, value)
 
     async def get(self, key: bytes) -> bytes | None:
-        return await self._client.get(key)  # type: ignore[no-any-return]
+        value: bytes | None = await self._client.get(key)
+        return value
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return await self._client.mget(keys)  # type: ignore[no-any-return]
+        values: list[bytes | None] = await self._client.mget(keys)
+        return values
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -19,7 +19,8 @@ from pathlib import Path
 class Options:
     """What the person asked for: how long each run measures, how often it is repeated, and where files may go.
 
-    `rows` is for benchmarks that measure a fixed amount of data; 0: as much as they think is right.
+    `rows` is for benchmarks that measure a fixed amount of data; 0: as much as they think is right. `quick`: less of
+    everything, to see that it works. `quiet_minutes`: how long something is watched that should do nothing.
     """
 
     seconds: float
@@ -27,6 +28,8 @@ class Options:
     folder: Path
     root: Path
     rows: int = 0
+    quick: bool = False
+    quiet_minutes: float = 10.0
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def site_packages(venv: Path) -> Path | None:
 def recorded_files(dist_info: Path) -> list[tuple[Path, int | None]] | None:
     """The files a package installed and their sizes; None when its record is missing or cut off.
 
-    Compiled files are left out: Python rewrites them as it likes.
+    Compiled files are left out: Python rewrites them as it likes. Certificates have no size: administrators add theirs.
     """
     try:
         with (dist_info / "RECORD").open(newline="", encoding="utf-8") as record:
@@ -74,10 +74,14 @@ def recorded_files(dist_info: Path) -> list[tuple[Path, int | None]] | None:
         return None
     base = dist_info.parent
     return [
-        (Path(os.path.normpath(base / name)), int(size) if size.isdigit() else None)
+        (Path(os.path.normpath(base / name)), int(size) if size.isdigit() and not may_grow(name) else None)
         for name, _, size in rows
         if not name.endswith(".pyc")
     ]
+
+
+def may_grow(name: str) -> bool:
+    return name.endswith("/cacert.pem")
 
 
 def is_intact(dist_info: Path) -> bool:
@@ -103,7 +107,7 @@ def manifest(root: Path, site: Path) -> list[str]:
     venv = root / ".venv"
     files = {venv / "pyvenv.cfg", venv / "bin/python", venv / "bin/trimtab", site / "trimtab.pth"}
     for dist_info in locked_packages(site):
-        files.update(path for path, _ in recorded_files(dist_info) or [])
+        files.update(path for path, _ in recorded_files(dist_info) or [] if not may_grow(str(path)))
     return sorted(os.path.relpath(path, root) for path in files)
 
 
@@ -250,7 +254,7 @@ def prepare(root: Path, wanted: str | None) -> None:
         if usable and is_complete(root):
             return
         first_run = not venv.exists()
-        say("setting up .venv (once, under a minute)" if first_run else "updating .venv")
+        say("setting up .venv (once, a minute or two)" if first_run else "updating .venv")
         if not usable:
             make_venv(root)
         (venv / "trimtab.stamp").unlink(missing_ok=True)
