@@ -132,6 +132,25 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+class FailuresAtOnce:
+    """Tells of a failure when it happens: a run takes a quarter of an hour, and pytest keeps them for its end."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            last = report.longreprtext.rstrip().rpartition("\n")[2][:300]
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {last}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, pytest.TerminalReporter):
+        config.pluginmanager.register(FailuresAtOnce(terminal), "failures-at-once")
+
+
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
     """Distinct loopback ports that nobody listens on at the moment of asking."""

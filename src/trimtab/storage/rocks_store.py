@@ -164,8 +164,9 @@ class RocksStore:
     def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         if self._closed or self._failed is not None:
             self.check_open()
-        check_bytes(low, "a key")
-        check_bytes(high, "a key")
+        if low.__class__ is not bytes or high.__class__ is not bytes:
+            check_bytes(low, "a key")
+            check_bytes(high, "a key")
         found: list[tuple[bytes, bytes]] = []
         items: Any = None
         try:

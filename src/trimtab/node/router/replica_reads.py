@@ -99,7 +99,8 @@ def read_cells(
     found = replica.rows.find(keys, asked)
     if None not in found:
         return found
-    multicell, narrow = layout.regular.multicell, narrowed(layout, columns)
+    multicell = layout.regular.multicell
+    narrow = narrowed(layout, columns) if multicell else layout
     narrow_plan = plan if narrow is layout else plan_of(narrow, columns)
     size_bytes = 0
     for place, key in enumerate(keys):
