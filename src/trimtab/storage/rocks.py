@@ -129,14 +129,16 @@ class RocksDisk:
 
     def names(self, prefix: str = "") -> list[str]:
         found: list[str] = []
-        directories = [self.path]
+        # Only below the prefix: what others do elsewhere meanwhile does not matter.
+        base = self.path / prefix.rpartition("/")[0]
+        directories = [] if _is_store(base) else [base]
         while directories:
-            for path in directories.pop().iterdir():
+            for path in _entries(directories.pop()):
                 if path.name.startswith("."):
                     continue
                 if path.is_dir() and not _is_store(path):
                     directories.append(path)
-                else:
+                elif path.exists():
                     found.append(path.relative_to(self.path).as_posix())
         return sorted(name for name in found if name.startswith(prefix))
 
@@ -387,6 +389,14 @@ def _allow_open_files() -> None:
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What is in it; nothing, where there is none: another thread may just have removed it."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_store(path: Path) -> bool:

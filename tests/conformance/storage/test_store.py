@@ -273,6 +273,8 @@ def test_names_lists_stores_and_files_and_remove_takes_whole_directories(machine
     disk.write_file("tablets/note", b"x")
     assert disk.names() == ["instance.json", "log", "tablets/7/1", "tablets/7/2", "tablets/8/1", "tablets/note"]
     assert disk.names("tablets/7/") == ["tablets/7/1", "tablets/7/2"]
+    assert disk.names("tablets/n") == ["tablets/note"] and disk.names("lo") == ["log"]
+    assert disk.names("tablets/7/1/") == disk.names("tablets/note/") == disk.names("nothing/") == []
     assert disk.exists("tablets/7")
     disk.remove("tablets/7")
     disk.remove("tablets/7")

@@ -37,6 +37,25 @@ async def synced(log: NodeLog) -> BaseException | None:
     return await asyncio.wait_for(done, 30)
 
 
+def test_a_directory_that_another_thread_removes_does_not_end_a_list_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A node that was killed while it took a copy over started, swept and listed at once, and never came up again.
+    disk = RocksDisk(tmp_path / "data")
+    for name in ("arriving/1", "tablets/7/1.1", "tablets/8/1.1"):
+        disk.open(name, wal=False).close()
+    is_store = rocks._is_store
+
+    def then_it_goes(path: Path) -> bool:
+        found = is_store(path)
+        if path.name in ("arriving", "7"):
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(rocks, "_is_store", then_it_goes)
+    assert disk.names() == disk.names("tablets/") == ["tablets/8/1.1"]
+
+
 WRITER = """
 import asyncio, sys
 from trimtab.raft.messages import ConfState, Entry, EntryType
