@@ -5,6 +5,8 @@ differ are merged row by row (`differences`). A write that is under way is on so
 is no difference. So what differs is looked at twice: after `settle_s` fresh copies are taken, and only what a replica
 still lacks of what it lacked before counts. What began after the first look is not even asked about. Of a tablet with
 more differences than can be held between the looks the rest is given up, and told: such replicas are not called equal.
+
+A tablet that moved away from where its replicas were sought is looked at once more, where they are now.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 HELD_BYTES = 128 << 20  # of differences between the two looks, of one tablet; the rest is given up
 MAX_TOLD_BYTES = 16_000  # of the job's result, for differences
+_TURNS = 3  # of tablets that move while they are looked at
 _AS_IF = -1  # what a replica lacked before, as if it were a replica
 
 
@@ -82,9 +85,26 @@ def verify(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
     given = parse(VerifyParameters, parameters)
     scan = every_replica(scan_of(context, given.table, tablets=given.tablets))
     context.progress(total_bytes=_all_bytes(scan), phase="comparing replicas")
-    made = [VerifyTask(scan.plan, parts, given.settle_s, given.limit) for parts in grouped(context, scan.parts)]
-    verdicts = [verdict for some in tasks.run(context, made, verify_tablets) for verdict in some]
-    return summary(given.table, scan, sorted(verdicts, key=lambda each: each.tablet), given.limit)
+    verdicts: dict[int, Verdict] = {}
+    parts = scan.parts
+    for _ in range(_TURNS):
+        made = [VerifyTask(scan.plan, some, given.settle_s, given.limit) for some in grouped(context, parts)]
+        verdicts |= {each.tablet: each for some in tasks.run(context, made, verify_tablets) for each in some}
+        unmet = [tablet for tablet, verdict in sorted(verdicts.items()) if verdict.unclear or verdict.silent]
+        if not unmet:
+            break
+        now = every_replica(scan_of(context, given.table, tablets=unmet))
+        parts = moved(parts, now.parts)
+        if not parts:
+            break
+        scan = now
+    return summary(given.table, scan, [verdicts[tablet] for tablet in sorted(verdicts)], given.limit)
+
+
+def moved(before: Iterable[ScanPart], now: Iterable[ScanPart]) -> tuple[ScanPart, ...]:
+    """Those that others hold now than before, in whatever order."""
+    held = {part.tablet: set(part.holders) for part in before}
+    return tuple(part for part in now if held.get(part.tablet) not in (None, set(part.holders)))
 
 
 def grouped(context: JobContext, parts: Sequence[ScanPart], per_core: int = 4) -> list[tuple[ScanPart, ...]]:

@@ -49,3 +49,37 @@ def test_replicas_with_more_differences_than_can_be_held_are_not_called_equal() 
         "tablet 3: 2 of 3 ranges that differ were given up: what differs is more than 128 MiB; "
         "`trimtab repair shop.users` first"
     ]
+
+
+def test_a_tablet_that_moves_while_it_is_looked_at_is_looked_at_again_where_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tablet went to another instance between the plan and the look, and the whole table was not called equal."""
+    plan: Any = SimpleNamespace(epoch=5, name_of=lambda raft_id: f"i{raft_id}")
+    places = {0: [(1, 2)], 1: [(1, 2), (2, 3)], 2: [(1, 4)]}  # of each tablet, at one look after the other
+    looks: list[dict[int, tuple[int, ...]]] = []
+
+    def scan_of(_context: Any, _table: str, tablets: list[int]) -> Any:
+        there = {tablet: places[tablet][min(len(looks), len(places[tablet]) - 1)] for tablet in tablets or places}
+        parts = tuple(ScanPart(tablet, (), holders) for tablet, holders in there.items())
+        return SimpleNamespace(plan=plan, parts=parts)
+
+    def run(_context: Any, made: Any, _work: Any) -> list[list[Verdict]]:
+        asked = {part.tablet: part.holders for task in made for part in task.parts}
+        looks.append(asked)
+        # Of tablet 1 instance 1 has nothing any more; instance 4 is down.
+        silent = {1: {1: "not here"} if 1 in asked.get(1, ()) else {}, 2: {4: "down"}}
+        return [[Verdict(tablet, silent=silent.get(tablet, {})) for tablet in asked]]
+
+    monkeypatch.setattr(verifying, "scan_of", scan_of)
+    monkeypatch.setattr(verifying, "every_replica", lambda scan: scan)
+    monkeypatch.setattr(verifying.tasks, "run", run)
+    context: Any = SimpleNamespace(
+        progress=lambda **_: None, session=SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    )
+    found = verifying.verify(context, {"table": "shop.users"})
+    assert looks == [{0: (1, 2), 1: (1, 2), 2: (1, 4)}, {1: (2, 3)}]
+    assert not found["equal"] and found["troubles"] == ["tablet 2 at i4: down"]
+    places.pop(2)
+    looks.clear()
+    assert verifying.verify(context, {"table": "shop.users"})["equal"]
