@@ -27,6 +27,7 @@ from trimtab.tablets.consistency import goal
 LEASE_MS = 180_000
 PER_NAME = 200  # tablets in one snapshot
 _ASK_S = 60.0
+_PATIENCE_S = 20.0  # with whoever may hold one: without it all is read anew
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def still_held(plan: ScanPlan, parts: Sequence[ScanPart], prefix: str) -> bool:
         for raft_id, name, _ in named(parts, prefix):
             body = protocol.encode(RenewSnapshot(name, LEASE_MS))
             try:
-                instances.call(plan.holders[raft_id].address, protocol.SNAPSHOT_RENEW, body, _ASK_S)
+                instances.ask(plan.holders[raft_id].address, protocol.SNAPSHOT_RENEW, body, _ASK_S, _PATIENCE_S)
             except (NetError, TimeoutError):
                 return False
     return True

@@ -28,6 +28,7 @@ from trimtab.storage.port import StorageError
 from trimtab.storage.sst import Snapshot
 
 _ASK_S = 10.0
+_PATIENCE_S = 8.0  # with a replica: one that is only slow must not be taken for one that lacks something
 _TIMES = 3
 _ALL = 1 << 62
 
@@ -132,7 +133,8 @@ def begin_all(plan: ScanPlan, part: ScanPart, instances: Instances) -> tuple[dic
             silent[raft_id] = "it is not known to the cluster"
             continue
         try:
-            answer = instances.call(holder.address, protocol.BEGIN, body, min(_ASK_S, plan.connection.timeout_s))
+            timeout_s = min(_ASK_S, plan.connection.timeout_s)
+            answer = instances.ask(holder.address, protocol.BEGIN, body, timeout_s, _PATIENCE_S)
             begun[raft_id] = protocol.decode_begin_reply(answer)
         except (NetError, TimeoutError) as error:
             silent[raft_id] = str(error) or type(error).__name__

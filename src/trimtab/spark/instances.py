@@ -11,11 +11,12 @@ import contextlib
 import random
 import ssl
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from trimtab.net.client import Channel
-from trimtab.net.errors import NetError, NotConnected
+from trimtab.net.errors import NetError, NotConnected, RpcError
 from trimtab.net.hello import Hello
 from trimtab.spark.options import Connection
 
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _CONNECT_S = 2.0  # whoever is there answers sooner, and others can be asked
 _GRACE_S = 5.0
 _STOP_S = 5.0
+_PAUSE_S = 0.5
+# What passes by itself: an instance that had no processor for a while has lost its lease, and gets a new one.
+_PASSING = frozenset({"not_ready", "overloaded", "no_answer"})
 
 
 class Instances:
@@ -32,6 +36,7 @@ class Instances:
         self._tls = tls
         self._channels: dict[str, Channel] = {}
         self._kept: dict[str, asyncio.Task[None]] = {}
+        self._tired_of: set[str] = set()  # who has used up all patience
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="trimtab-instances", daemon=True)
         self._thread.start()
@@ -51,6 +56,26 @@ class Instances:
     def call(self, address: str, method: str, body: bytes, timeout_s: float) -> bytes:
         """The answer of the instance there. Raises NetError: it can't be reached, or it refused (RpcError)."""
         return self._wait(self._call(address, method, body, timeout_s), timeout_s)
+
+    def ask(self, address: str, method: str, body: bytes, timeout_s: float, patience_s: float) -> bytes:
+        """The same, again and again for that long where the instance can't be reached, or can't answer now.
+
+        That is worth while once: whoever did not answer in all that time is called just once from then on.
+        """
+        until_s = time.monotonic() + patience_s
+        while True:
+            try:
+                answer = self.call(address, method, body, timeout_s)
+            except (NetError, TimeoutError) as error:
+                if isinstance(error, RpcError) and error.code not in _PASSING:
+                    raise
+                if address in self._tired_of or time.monotonic() >= until_s:
+                    self._tired_of.add(address)
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                self._tired_of.discard(address)
+                return answer
 
     def keep(self, name: str, address: str, method: str, body: bytes, every_s: float) -> None:
         """Call again and again, until `let_go` of the same name. A call that fails is made again the next time."""
