@@ -138,10 +138,11 @@ class Staging:
                 self._sums.pop(target, None)
         try:
             found = target.stat()
+            if found.st_size == size_bytes and self._sum_of(target, found) == checksum:
+                return True
         except (FileNotFoundError, NotADirectoryError):
+            # Perhaps just now: the node takes files over, and sweeps.
             return False
-        if found.st_size == size_bytes and self._sum_of(target, found) == checksum:
-            return True
         if replace:
             return False
         raise Differs(f"{target.name} is there already with {found.st_size} bytes and another content; use a new name")

@@ -44,7 +44,7 @@ from trimtab.raft.messages import (
 )
 from trimtab.raft.node import RawNode
 from trimtab.storage.node_log import NodeLog
-from trimtab.storage.port import DiskFull, StorageError
+from trimtab.storage.port import DiskFull
 
 Responses = list[tuple[Group, Message]]
 _encoder = msgspec.msgpack.Encoder()
@@ -542,7 +542,7 @@ class Host:
         except DiskFull as error:
             self.stalled = error
             self._loop.call_later(self._timing.disk_retry_ms / 1000, self._retry_write)
-        except StorageError as error:
+        except Exception as error:
             self._fatal(error)
         else:
             self.stalled = None

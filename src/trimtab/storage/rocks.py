@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -107,10 +107,13 @@ class RocksDisk:
         if target.exists() and not (source.is_file() and target.is_file()):
             raise StorageError(f"can't rename {old!r} to {new!r}: the new name is taken; remove it first")
         self._make_parent(new)
-        source.rename(target)
-        _sync_directory(target.parent)
-        if source.parent != target.parent:
-            _sync_directory(source.parent)
+        try:
+            source.rename(target)
+            _sync_directory(target.parent)
+            if source.parent != target.parent:
+                _sync_unless_gone(source.parent)
+        except OSError as error:
+            raise explain(error, old, self, "rename") from error
 
     def remove(self, name: str) -> None:
         path = self.path_of(name)
@@ -120,10 +123,13 @@ class RocksDisk:
         # Gone at once and as a whole; the files themselves may take a while.
         doomed = self._unfinished_path()
         try:
-            path.rename(doomed)
-            _sync_directory(path.parent)
+            # Another thread may remove it, or what it lies in, at the same time: gone is gone.
+            with suppress(FileNotFoundError):
+                path.rename(doomed)
+            _sync_unless_gone(path.parent)
             _sync_directory(self.path)
-            _delete(doomed)
+            if doomed.exists():
+                _delete(doomed)
         except OSError as error:
             raise StorageError(f"can't remove {name!r}: {error}") from error
 
@@ -280,8 +286,16 @@ class RocksDisk:
 
     def recovery_bytes(self, name: str) -> int:
         """What opening this store may write: the contents of its logs, as tables."""
-        logs = wal.live_logs(self.path_of(name))
-        return sum(path.stat().st_size for path in logs) + _OPEN_OVERHEAD_BYTES
+        path, size_bytes = self.path_of(name), _OPEN_OVERHEAD_BYTES
+        try:
+            logs = wal.live_logs(path)
+        except FileNotFoundError:
+            # It is open, and has just begun another manifest.
+            logs = [each for each in _entries(path) if each.suffix == ".log"]
+        for log in logs:
+            with suppress(FileNotFoundError):  # its rows are in tables by now
+                size_bytes += log.stat().st_size
+        return size_bytes
 
     def adopt_checkpoint(self, name: str, create: Callable[[str], None]) -> None:
         target = self.path_of(name)
@@ -368,10 +382,10 @@ class RocksDisk:
                 directory = directory / part
                 if not directory.is_dir():
                     try:
-                        directory.mkdir()
+                        directory.mkdir(exist_ok=True)  # the bulk child makes some of them too
+                        _sync_directory(directory.parent)
                     except OSError as error:
                         raise explain(error, name, self, "create") from error
-                    _sync_directory(directory.parent)
                 elif _is_store(directory):
                     raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
 
@@ -439,6 +453,11 @@ def _sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_unless_gone(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        _sync_directory(path)
 
 
 def _sync_directory(path: Path) -> None:

@@ -392,6 +392,9 @@ def explain(error: BaseException, where: str, disk: RocksDisk, doing: str) -> Ba
         return error
     if any(phrase in text for phrase in _NO_SPACE):
         return DiskFull(where, free_bytes=disk.free_bytes(), reserve_bytes=disk.reserve_bytes, detail=text)
+    if isinstance(error, FileNotFoundError):
+        # Not RocksDB's words: somebody removed a directory that something was about to be put in.
+        return StorageError(f"{doing} {where}: {text}")
     if "Corruption" in text or "checksum mismatch" in text or "No such file" in text:
         named = _TABLE_FILE.search(text)
         return Corrupt(named[0] if named is not None else where, f"{doing}: {text}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from trimtab.bulk.staging import Staging
+from trimtab.storage.file_sums import sum_of
 
 
 def test_no_manifest_is_there_before_all_of_its_files_are(tmp_path: Path) -> None:
@@ -21,3 +24,22 @@ def test_no_manifest_is_there_before_all_of_its_files_are(tmp_path: Path) -> Non
     broken.rmdir()
     assert staging.take_all([(target, b"data") for target in files]) == [None] * 5
     assert manifest.read_bytes() == b"data"
+
+
+def test_a_file_that_the_node_takes_while_it_is_looked_at_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was cut without a word, and all that had come with it was lost."""
+    staging = Staging(tmp_path, lambda: 1 << 30)
+    target = staging.target("s1", 3, "x.1.sst")
+    assert staging.take_all([(target, b"data")]) == [None]
+    assert staging.is_there(target, 4, sum_of(b"data"))
+    look = Staging._sum_of
+
+    def taken(self: Staging, target: Path, found: object) -> int:
+        target.unlink()
+        self._sums.clear()
+        return look(self, target, found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Staging, "_sum_of", taken)
+    assert not staging.is_there(target, 4, sum_of(b"data"))

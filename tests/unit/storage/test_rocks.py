@@ -19,7 +19,7 @@ import pytest
 from trimtab.raft.messages import ConfState, Entry, EntryType, HardState
 from trimtab.storage import rocks
 from trimtab.storage.node_log import NodeLog
-from trimtab.storage.port import DiskFull, StorageError, SyncFailed
+from trimtab.storage.port import Corrupt, DiskFull, StorageError, SyncFailed
 from trimtab.storage.rocks import RocksDisk, RocksOptions
 
 VOTERS = ConfState(voters=(1, 2, 3))
@@ -54,6 +54,65 @@ def test_a_directory_that_another_thread_removes_does_not_end_a_list_of_names(
 
     monkeypatch.setattr(rocks, "_is_store", then_it_goes)
     assert disk.names() == disk.names("tablets/") == ["tablets/8/1.1"]
+
+
+def test_what_another_thread_removes_at_the_same_time_is_gone_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A session's staged files are swept, and those of one of its tablets are removed, at the same moment.
+    disk = RocksDisk(tmp_path / "data")
+    disk.write_file("staging/s/3/file", b"x")
+    unfinished = disk._unfinished_path
+
+    def meanwhile() -> Path:
+        shutil.rmtree(tmp_path / "data" / "staging" / "s", ignore_errors=True)
+        return unfinished()
+
+    monkeypatch.setattr(disk, "_unfinished_path", meanwhile)
+    disk.remove("staging/s/3")
+    assert disk.names() == [] and not list((tmp_path / "data").glob(".unfinished-*"))
+
+
+def test_a_directory_that_another_process_makes_first_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    mkdir = Path.mkdir
+
+    def second(path: Path, **options: bool) -> None:
+        if not path.exists():
+            mkdir(path)
+        mkdir(path, **options)
+
+    monkeypatch.setattr(Path, "mkdir", second)
+    disk.write_file("staging/s/list", b"x")
+    assert disk.names() == ["staging/s/list"]
+
+
+def test_a_directory_that_went_is_no_damage_of_what_was_to_be_put_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    monkeypatch.setattr(disk, "_make_parent", lambda name: None)
+    disk.write_file("one", b"x")
+    for work in (lambda: disk.write_file("staging/s/two", b"x"), lambda: disk.rename("one", "staging/s/one")):
+        with pytest.raises(StorageError, match="No such file") as told:
+            work()
+        assert not isinstance(told.value, Corrupt)
+
+
+def test_logs_that_go_while_they_are_counted_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    store = disk.open("log", wal=True)
+    gone = [tmp_path / "data" / "log" / "000099.log"]
+    whole = disk.recovery_bytes("log")
+    monkeypatch.setattr(rocks.wal, "live_logs", lambda path: gone)
+    assert 0 < disk.recovery_bytes("log") <= whole
+
+    def no_manifest(path: Path) -> list[Path]:
+        raise FileNotFoundError(path / "MANIFEST-000001")
+
+    monkeypatch.setattr(rocks.wal, "live_logs", no_manifest)
+    assert disk.recovery_bytes("log") == whole
+    store.close()
 
 
 WRITER = """

@@ -161,8 +161,11 @@ class Arrivals:
         await self._until_none(left, self._remaining, asked.deadline, "replicas that have moved away to be removed")
         self.cleaned += here - len(left)
         gone = [each for each in leaving if each not in set(left)]
-        await off_loop(self._disk, partial(self._remove_traces, gone))
         failed += map(self._not_cleaned, left)
+        try:
+            await off_loop(self._disk, partial(self._remove_traces, gone))
+        except StorageError as error:
+            failed += [NotMoved(each, "failed", f"what is left of it could not be removed: {error}") for each in gone]
         failed, done = self._judged(call.tablets, self._check_leaving, failed)
         failpoints.hit("moves.clean.after", self._name)
         return self._reply(call, done, failed)

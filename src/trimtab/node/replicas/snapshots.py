@@ -274,8 +274,8 @@ class ReplicaSnapshots:
 
     async def _load(self) -> None:
         """What earlier lives left."""
-        for path in await off_loop(self._disk, lambda: self._disk.names(ROOT + "/")):
-            name = path.split("/")[1]
+        # Also of a directory that a crash left empty.
+        for name in await off_loop(self._disk, lambda: self._disk.entries(ROOT)):
             if name in self._records:
                 continue
             data = self._disk.read_file(f"{ROOT}/{name}/record")

@@ -574,15 +574,17 @@ def test_a_target_without_space_says_so_when_a_replica_is_to_be_made():
     asyncio.run(story())
 
 
-def test_files_that_can_not_be_removed_are_told_with_the_reason():
+@pytest.mark.parametrize("root", ["tablets/", "staging/"])
+def test_files_that_can_not_be_removed_are_told_with_the_reason(root):
     async def story():
         disk = model_disk()
         stage = await arriving(disk)
         assert await written(stage.replica(), 5) is None and await flushed(stage.replica()) is None
+        disk.write_file("staging/s1/0/left", b"x")
         remove, refuses = disk.remove, True
 
         def removed(name):
-            if refuses and name.startswith("tablets/"):
+            if refuses and name.startswith(root):
                 raise StorageError(f"can't remove {name!r}: the disk can only be read")
             remove(name)
 
@@ -593,5 +595,24 @@ def test_files_that_can_not_be_removed_are_told_with_the_reason():
         refuses = False
         assert code_of(await stage.clean()) == ""
         stage.stop()
+
+    asyncio.run(story())
+
+
+def test_a_directory_that_a_crash_left_half_made_goes_with_a_move_that_was_undone_meanwhile(tmp_path):
+    async def story():
+        disk = disk_of("rocks", tmp_path / "disk")
+        stage = await arriving(disk)
+        stage.stop()
+        disk.close()
+        half = tmp_path / "disk" / "tablets" / str(TABLE) / "0.1"
+        half.mkdir(parents=True)
+        (half / "LOG").write_text("RocksDB had written no more when the process was killed")
+        disk, views = disk_of("rocks", tmp_path / "disk"), Views()
+        views.move(1)  # the table stays, with another tablet
+        stage = await MoveStage(disk, views).start()
+        await until(lambda: not half.exists())
+        stage.stop()
+        disk.close()
 
     asyncio.run(story())

@@ -177,6 +177,18 @@ def test_half_made_snapshots_are_swept_at_the_start():
     asyncio.run(story())
 
 
+def test_a_directory_that_a_crash_left_empty_is_swept_at_the_start(tmp_path):
+    async def story():
+        (tmp_path / "disk" / "snapshots" / "empty").mkdir(parents=True)
+        disk = RocksDisk(tmp_path / "disk")
+        snapshots = snapshots_of(disk, Clock())
+        await until(lambda: not disk.entries("snapshots"))
+        snapshots.stop()
+        disk.close()
+
+    asyncio.run(story())
+
+
 def test_what_can_not_be_taken_is_refused_and_leaves_nothing():
     async def story():
         disk, clock = model_disk(), Clock()
