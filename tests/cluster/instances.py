@@ -254,7 +254,7 @@ class Instances:
         """Put an instance out of the cluster, asked of these (default: of all that run); returns when that is done.
 
         Whoever is asked may be gone, or the client too late, before the answer comes: then the request is found, under
-        way or done.
+        way or done. One that was silent for a moment makes the cluster give the request up: it is asked for again.
         """
         raft_id = (await self.row(number)).raft_id
         async with self.client(*through) as client:
@@ -262,7 +262,7 @@ class Instances:
             async def done() -> bool:
                 found = [each for _, each in (await client.view()).requests if each.raft_id == raft_id]
                 found = [each for each in found if each.kind in (RequestKind.LEAVE, RequestKind.REMOVE)]
-                if not found:
+                if not found or found[-1].state is RequestState.CANCELLED:
                     await client.create(RequestKind.LEAVE, f"i{number}", expel=True, timeout_s=30)
                     return False
                 assert found[-1].state in _GOES_WELL, found

@@ -44,7 +44,9 @@ class Cli:
     def __init__(self, directory: Path, timing: Mapping[str, str] = BRISK) -> None:
         self.directory = directory
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")}
-        self.environment = kept | dict(timing) | {"TRIMTAB_LOCAL_DIR": str(directory)}
+        # Patient, on a busy machine; the flag of a command counts more.
+        told = {"TRIMTAB_LOCAL_DIR": str(directory), "TRIMTAB_TIMEOUT": "60"}
+        self.environment = kept | dict(timing) | told
 
     def run(self, *arguments: str, timeout_s: float = 200, **variables: str) -> subprocess.CompletedProcess[str]:
         """A process for what has processes of its own; all else is typed in this one, which has loaded it before."""

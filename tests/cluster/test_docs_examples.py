@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def commands(block: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_is_shown_works(document: str, cli: Cli) -> None:
+def test_what_is_shown_works(document: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Examples say nothing of time, and the default is too short for a busy machine.
+    monkeypatch.setattr(trimtab, "connect", functools.partial(trimtab.connect, timeout=60))
     address = next(iter(LocalCluster(cli.directory).addresses().values()))
     names: dict[str, Any] = {"__name__": "__main__"}
     ran = {"python": 0, "console": 0}

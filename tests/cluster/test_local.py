@@ -133,9 +133,14 @@ def test_an_instance_that_can_not_start_is_told_with_the_end_of_its_log(cli: Cli
 
 
 def test_a_wait_that_takes_too_long_says_who_is_where(pair: Cli) -> None:
-    done = pair.run("local", "start", "i1", "--timeout", "20")
-    assert done.returncode == 1
-    assert "not all instances are Online after 20 s" in done.stderr
+    # On a busy machine it may not even answer after that time: then it is tried once more.
+    for _ in range(3):
+        stop(pair)
+        done = pair.run("local", "start", "i1", "--timeout", "20")
+        assert done.returncode == 1
+        assert "not all instances are Online after 20 s" in done.stderr
+        if "has no leader yet" in done.stderr:
+            break
     assert "i1: up, but the cluster has no leader yet" in done.stderr
 
 

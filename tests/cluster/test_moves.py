@@ -78,7 +78,8 @@ def test_a_target_that_changes_while_its_copy_is_held_ends_before_that_copy_coul
         assert stage.move(WIDE, 0, source, to) == "pending"
         stage.until(lambda: held.is_there, "the copy is held half-way")
         began = time.monotonic()
-        assert stage.move(WIDE, 0, source, other) == "adjusted"
+        # Where an answer was lost, the client has asked again: the move to the other is pending already.
+        assert stage.move(WIDE, 0, source, other) in ("adjusted", "pending")
         stage.until(lambda: stage.replicas(WIDE)[0] == wanted, lambda: f"it has moved: {stage.under_way()}")
         took_s = time.monotonic() - began
         assert held.is_there

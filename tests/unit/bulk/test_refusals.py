@@ -69,10 +69,16 @@ def still_serves(served: Served) -> bool:
         (b"\x00", "only"),
     ],
 )
-def test_garbage_is_refused_and_ends_its_own_connection_only(served: Served, data: bytes, text: str) -> None:
-    answer = raw(served, data)
-    assert answer is not None and answer.code == "invalid" and text in answer.text
-    assert still_serves(served)
+def test_garbage_is_refused_and_ends_its_own_connection_only(tmp_path: Path, data: bytes, text: str) -> None:
+    # The rest of a frame that ends too early is waited for.
+    limits = dataclasses.replace(HASTY, header_s=0.5) if text == "only" else HASTY
+    with serving(tmp_path / "data", limits=limits) as served:
+        answer = raw(served, data)
+        assert answer is not None and answer.code == "invalid" and text in answer.text
+        # Others have their time again: a busy machine may need it within one frame.
+        served.server._limits = HASTY
+        assert still_serves(served)
+        assert not served.complaints
 
 
 def test_negative_and_huge_numbers_are_no_request(served: Served) -> None:
@@ -85,10 +91,12 @@ def test_negative_and_huge_numbers_are_no_request(served: Served) -> None:
 
 
 def test_silence_ends_a_connection(tmp_path: Path) -> None:
-    limits = dataclasses.replace(HASTY, idle_s=0.2)
-    with serving(tmp_path, limits=limits) as served, socket.create_connection(("127.0.0.1", served.port)) as sock:
+    hurried = dataclasses.replace(HASTY, first_s=1.0)
+    with serving(tmp_path, limits=hurried) as served, socket.create_connection(("127.0.0.1", served.port)) as sock:
         sock.settimeout(WAIT_S)
         assert sock.recv(1000) == b""
+    # One with time for the first request: its client may stand still before it has asked.
+    with serving(tmp_path, limits=dataclasses.replace(HASTY, idle_s=0.2)) as served:
         path = served.snapshot_file("a", b"rows")
         with served.client() as client:
             for attempts in (1, 2):
@@ -117,7 +125,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_come_later(tmp_path: P
         path = served.snapshot_file("a", b"a")
         with served.client() as client, pytest.raises(BulkLost, match="2 connections are open here already"):
             client.fetch(path, fetch_ticket())
-        patient = dataclasses.replace(QUICK, attempts=1, room_s=10.0)
+        patient = dataclasses.replace(QUICK, attempts=1, room_s=60.0)
         with served.client(patience=patient) as client:
             threading.Timer(0.3, lambda: [other.close() for other in others]).start()
             assert client.fetch(path, fetch_ticket()) == b"a", "it waited until there was room"
@@ -125,7 +133,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_come_later(tmp_path: P
 
 def test_strangers_do_not_keep_the_places_of_others_for_long(tmp_path: Path) -> None:
     """One says nothing, one has forged a ticket and sends it again and again."""
-    limits = dataclasses.replace(HASTY, connections=3, first_s=1.0, idle_s=4 * WAIT_S)
+    limits = dataclasses.replace(HASTY, connections=3, first_s=3.0, idle_s=4 * WAIT_S)
     with serving(tmp_path, limits=limits) as served, served.client() as guest:
         path = served.snapshot_file("a", b"rows")
         assert guest.fetch(path, fetch_ticket()) == b"rows"

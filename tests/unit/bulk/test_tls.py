@@ -41,14 +41,14 @@ def test_who_finds_no_room_under_tls_waits_for_some(tmp_path: Path) -> None:
     ours, theirs = authority.issue(tmp_path, "server"), authority.issue(tmp_path, "client")
     tls = client_context(theirs.ca, theirs.cert, theirs.key)
     # Silent ones, who never begin a handshake.
-    limits = dataclasses.replace(HASTY, connections=2, first_s=1.0)
+    limits = dataclasses.replace(HASTY, connections=2, first_s=5.0)
     with serving(tmp_path / "data", limits=limits, tls=server_context(ours.ca, ours.cert, ours.key)) as served:
         others = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(2)]
         path = served.snapshot_file("a", b"rows")
         hasty = dataclasses.replace(QUICK, attempts=1, room_s=0.0)
         with served.client(tls=tls, patience=hasty) as client, pytest.raises(BulkLost, match="too many open"):
             client.fetch(path, fetch_ticket())
-        patient = dataclasses.replace(QUICK, attempts=1, room_s=10.0)
+        patient = dataclasses.replace(QUICK, attempts=1, room_s=60.0)
         with served.client(tls=tls, patience=patient) as client:
             assert client.fetch(path, fetch_ticket()) == b"rows"
             assert client.attempts > 1

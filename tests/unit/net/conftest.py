@@ -26,7 +26,7 @@ def play(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Non
         async def main() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(note)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await story()
 
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:

@@ -378,8 +378,9 @@ def test_a_server_that_answers_garbage_or_nothing_is_left_with_a_reason(play: Pl
             (encode_frame(GOODBYE, 1, "", 0, b"go away"), "said goodbye: go away"),
             (b"", "no hello within 0.1 s"),
         ):
-            quick = limits(hello_timeout_s=0.1)
-            async with raw_server() as (port, peers), calling(port, wait=False, limits=quick) as caller:
+            # Garbage has time to arrive.
+            patience = limits(hello_timeout_s=WAIT_S if bytes_sent else 0.1)
+            async with raw_server() as (port, peers), calling(port, wait=False, limits=patience) as caller:
                 peer = await peers.get()
                 peer.write(bytes_sent)
                 assert reason in (await caller.down())[0]
