@@ -23,6 +23,7 @@ from trimtab.playground import forming, members
 from trimtab.playground.local import LocalCluster
 from trimtab.playground.ports import free_base
 from trimtab.playground.processes import Known
+from trimtab.playground.record import LocalFailed
 from trimtab.spark import session, stop
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def running(
                 before_start(local)
                 local.start_all()
             break
-        except OSError:
+        except (OSError, LocalFailed):
             # Somebody took a port between the look and the start.
             if attempt == _ATTEMPTS - 1:
                 raise

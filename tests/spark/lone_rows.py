@@ -28,4 +28,4 @@ def put_at_one(loads: BlockingLoads, table: str, row: int, instance_id: str, *, 
     with Instances() as instances:
         for each in loads.instances.values():
             if (each.instance_id == instance_id) != missing:
-                instances.call(each.address, repair_protocol.ROWS, body, 10.0)
+                instances.ask(each.address, repair_protocol.ROWS, body, 30.0, 90.0)

@@ -76,7 +76,7 @@ def test_the_demo_loses_nothing_and_what_it_keeps_can_be_used_as_it_says(tmp_pat
         return done.stdout
 
     assert json.loads(trimtab("get", "shop.orders", "id=1", "--json"))["customer"] == "customer 1"
-    trimtab("local", "start", outcome["killed"])
+    trimtab("local", "start", outcome["killed"], "--timeout", "150")
     trimtab("local", "down", "--purge")
     assert [path.name for path in tmp_path.iterdir()] == ["demo.svg"] and not left_of(tmp_path)
 

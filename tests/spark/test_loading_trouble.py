@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import trimtab
+from tests.cluster.patience import put_rows
 from tests.cluster.test_disk_full import fill
 from tests.spark import expired_tickets
 from tests.spark.conftest import Cluster
@@ -123,10 +124,11 @@ def test_a_load_survives_the_deaths_of_its_replicas_one_after_the_other(loads: L
     assert rows_at(loads, "i2") == 6000
 
     # Nobody drives it any more: it ends by itself, and nothing stays.
-    abandoned = loads.begin("load3", lease_ms=2_000)
+    # Its lease is long enough for a busy machine to stage something within it.
+    abandoned = loads.begin("load3", lease_ms=15_000)
     loads.stage(abandoned, 6000, 7000)
     table = abandoned.plan.table.id
-    await_true(lambda: loads.contact.show(table, "load3").state is LoadState.ABORTED, 60.0)  # type: ignore[union-attr]
+    await_true(lambda: loads.contact.show(table, "load3").state is LoadState.ABORTED, 120.0)  # type: ignore[union-attr]
     with pytest.raises(LoadFailed, match="aborted"):
         loads.contact.renew(table, "load3")
     await_nothing_staged(cluster)
@@ -172,7 +174,7 @@ def test_an_expired_ticket_is_one_clear_error_where_every_new_one_expires_too(
 ) -> None:
     table = f"{keyspace}.users"
     db.create_table(table, {"id": "bigint", "name": "text"}, primary_key=["id"], tablets=4)
-    db.table(table).put(BEFORE)
+    put_rows(db.table(table), [BEFORE])
     spark.dataSource.register(expired_tickets.LateSource)
     with pytest.raises(Exception, match=r"i[123] refuses the load's ticket: this ticket expired \d+ s ago") as caught:
         write(spark, cluster, table, 100, expired_tickets.FORMAT)
@@ -187,7 +189,7 @@ def test_a_full_disk_on_one_replica_is_one_clear_error_and_with_room_again_all_i
         pytest.skip("only root can mount the tmpfs that this test fills")
     with own_cluster.connect() as db:
         db.create_table("shop.full", {"id": "bigint", "name": "text"}, primary_key=["id"], tablets=4)
-        db.table("shop.full").put(BEFORE)
+        put_rows(db.table("shop.full"), [BEFORE])
         fill(disk / "filler", leave_bytes=Limits().disk_reserve_bytes + (3 << 20))
         sentence = "i2 has no room for the load"
         with pytest.raises(Exception, match=rf"{sentence}: \S+\.sst needs \d+ bytes more, and the disk has") as caught:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
 import trimtab
+from tests.cluster.patience import put_rows
 from tests.spark.conftest import Cluster
 from tests.spark.everywhere import Everywhere
 from tests.spark.scans import run, scan
@@ -159,7 +160,7 @@ def test_what_is_wrong_with_a_read_is_said_before_it_begins(
 
 def test_a_table_that_is_dropped_during_the_read_is_one_clear_error(cluster: Cluster, db: trimtab.Database) -> None:
     db.create_table("scans.short_lived", {"id": "int"}, primary_key=["id"], tablets=2)
-    db.table("scans.short_lived").put({"id": 1})
+    put_rows(db.table("scans.short_lived"), [{"id": 1}])
     given = {"peer": cluster.peer, "table": "scans.short_lived"}
     planned = partitions(given, schema(given), [])
     db.drop_table("scans.short_lived")
@@ -177,7 +178,7 @@ def test_a_replica_that_is_gone_is_passed_over_as_long_as_enough_are_there(own_c
             level: partitions({**given, "consistency": level}, schema(given), []) for level in ("ONE", "QUORUM", "ALL")
         }
         own_cluster.local.kill(["i3"])
-        db.table("shop.gone").put_many({"id": at, "v": "new"} for at in range(100))
+        put_rows(db.table("shop.gone"), ({"id": at, "v": "new"} for at in range(100)))
     try:
         for level in ("ONE", "QUORUM"):
             found = run(planned[level])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import trimtab
+from tests.cluster.patience import put_rows
 from tests.conftest import ROOT, Processes
 from tests.files import files_below
 from tests.spark.conftest import Cluster
@@ -46,7 +47,7 @@ def test_a_batch_that_is_run_again_counts_once(
         (LoadState.PUBLISHED, direct_rows == "1000", 100)
     ] * 2
     # What somebody wrote since stays, although the batch is run once more.
-    db.table(events).put({"id": 150, "name": "since"})
+    put_rows(db.table(events), [{"id": 150, "name": "since"}])
     stream.forget_last()
     stream.run()
     assert db.table(events).get(id=150)["name"] == "since"

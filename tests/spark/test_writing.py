@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import trimtab
+from tests.cluster.patience import patiently, put_rows
 from tests.spark.conftest import Cluster
 from tests.spark.every_type import TYPES, make_table, plain
 from tests.spark.staged import await_nothing_staged, await_true, loads_of, records, staged_files
@@ -55,10 +56,10 @@ def scanned(db: trimtab.Database, table: str) -> dict[int, str]:
 
 
 def test_appending_is_upserting(spark: SparkSession, db: trimtab.Database, cluster: Cluster, users: str) -> None:
-    db.table(users).put({"id": 1, "name": "by hand", "level": 7})
+    put_rows(db.table(users), [{"id": 1, "name": "by hand", "level": 7}])
     write(frame(spark, 0, 500), users)
     assert db.table(users).get(id=1)["name"] == "n1"
-    db.table(users).put({"id": 2, "name": "later"})
+    put_rows(db.table(users), [{"id": 2, "name": "later"}])
     write(frame(spark, 400, 600, word="m"), users)
     found = scanned(db, users)
     assert found == {n: f"n{n}" for n in range(400)} | {n: f"m{n}" for n in range(400, 600)} | {2: "later"}
@@ -92,8 +93,8 @@ def test_every_type_is_written_as_a_client_would(spark: SparkSession, db: trimta
     by_client, by_spark = f"{keyspace}.by_client", f"{keyspace}.by_spark"
     for table in (by_client, by_spark):
         make_table(db, table)
-    db.table(by_client).put({"id": 1, **{name: value for name, _, value, _ in TYPES}})
-    db.table(by_client).put({"id": 2})
+    patiently(lambda: db.table(by_client).put({"id": 1, **{name: value for name, _, value, _ in TYPES}}))
+    patiently(lambda: db.table(by_client).put({"id": 2}))
     empty = spark.read.format("trimtab").option("table", by_spark).load()
     shown = {"id": 1, **{name: value for name, _, _, value in TYPES}}
     rows = [tuple(shown[name] for name in empty.columns), tuple(2 if name == "id" else None for name in empty.columns)]
@@ -108,10 +109,10 @@ def test_an_overwrite_replaces_all_rows_and_can_be_rolled_back(
     spark: SparkSession, db: trimtab.Database, cluster: Cluster, users: str
 ) -> None:
     write(frame(spark, 0, 300), users)
-    db.table(users).put({"id": 9_000, "name": "by hand"})
+    put_rows(db.table(users), [{"id": 9_000, "name": "by hand"}])
     write(frame(spark, 100, 200, word="new"), users, "overwrite")
     assert scanned(db, users) == {n: f"new{n}" for n in range(100, 200)}
-    db.table(users).put({"id": 9_001, "name": "after"})
+    put_rows(db.table(users), [{"id": 9_001, "name": "after"}])
     newest = records(cluster, users)[-1]
     with loads_of(cluster) as loads:
         assert not loads.rollback(newest.table, newest.id).applied
@@ -210,7 +211,7 @@ def test_the_same_load_id_again_loads_once_and_after_an_abort_once_more(
     with pytest.raises(Exception, match="key column id is null"):
         write(frame(spark, 0, 10).selectExpr("nullif(id, 5) as id", "name"), users, loadId="nightly")
     write(frame(spark, 0, 10), users, loadId="nightly")
-    db.table(users).put({"id": 3, "name": "since"})
+    put_rows(db.table(users), [{"id": 3, "name": "since"}])
     write(frame(spark, 0, 10, word="again"), users, loadId="nightly")
     assert scanned(db, users)[3] == "since"
     assert scanned(db, users)[4] == "n4"

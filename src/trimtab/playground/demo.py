@@ -46,8 +46,10 @@ HEAL_AFTER_MS = 1_000
 SPARK_LOG = "spark.log"
 _WAIT_S = 180.0
 _CALL_S = 30.0
+_ASK_S = 25.0  # of one question: an election on a busy machine takes a while; less than a call, so that it tells why
 _LOOK_S = 0.1
 _LOOK_MOVES_S = 0.5
+_SETTLE_S = 12.0  # in which a replica that stood still takes its hints; equal ones are not waited for
 _QUIET_S = 0.5  # a plan may come in several parts
 T = TypeVar("T")
 
@@ -161,7 +163,7 @@ class _Story:
         self.teller.tell(f"Starting {', '.join(started)} (processes {pids}) and Spark beside them.")
         self._online(started)
         formed_s = time.monotonic() - began
-        self._client = self._call(ClusterClient.connect(peers))
+        self._client = self._call(ClusterClient.connect(peers, timeout_s=_ASK_S))
         self._database = self._call(_opened(peers))
         self._stack.callback(self._leave)
         self.teller.tell(f"They have formed a cluster; {_leader(self._view())} leads. All are Online.")
@@ -251,7 +253,8 @@ class _Story:
     def _verify(self) -> bool:
         """Whether all replicas hold the same, compared by checksums in Spark."""
         began = time.monotonic()
-        job = self._call(self._client.jobs.create(JobKind.VERIFY, {"table": TABLE}, why="the demo"))
+        parameters = {"table": TABLE, "settle_s": _SETTLE_S}
+        job = self._call(self._client.jobs.create(JobKind.VERIFY, parameters, why="the demo"))
         seen: list[float] = [0.0]
 
         async def look() -> JobState:
@@ -334,13 +337,9 @@ class _Story:
 
     def _heal_after(self, heal_after_ms: int) -> int:
         """Set after what time lost replicas are made anew; what it was before."""
-
-        async def change() -> int:
-            before = (await self._client.moves.settings()).settings
-            await self._client.moves.settings(msgspec.structs.replace(before, heal_after_ms=heal_after_ms))
-            return before.heal_after_ms
-
-        return self._call(change())
+        before = self._call(self._client.moves.settings()).settings
+        self._call(self._client.moves.settings(msgspec.structs.replace(before, heal_after_ms=heal_after_ms)))
+        return before.heal_after_ms
 
     def _view(self) -> ViewReply:
         return self._call(self._client.view())
