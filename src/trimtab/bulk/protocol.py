@@ -205,6 +205,7 @@ def parts_of(path: str) -> list[str]:
 # Frames over a blocking socket
 
 _LAST_LOOK_S = 0.001
+_LATE_S = 1.0
 
 
 def frame(message: Request | Answer) -> bytes:
@@ -216,7 +217,7 @@ def read_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
     """So many bytes, or fewer if the other side ended; BadFrame when they did not come before `deadline`.
 
     A process that had no processor for long may find all of them when it is over: then it was not the sender who was
-    late. So there is one more look.
+    late. So it takes what lies ready, for a moment longer.
     """
     data = bytearray()
     while len(data) < count:
@@ -229,7 +230,8 @@ def read_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
         if piece == b"":
             break
         data += piece or b""
-        if left_s <= 0 and len(data) < count:
+        late = left_s <= 0 and (piece is None or left_s < -_LATE_S)
+        if late and len(data) < count:
             raise BadFrame(f"only {len(data)} of {count} bytes came in time")
     return bytes(data)
 

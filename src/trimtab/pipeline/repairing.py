@@ -28,7 +28,7 @@ from trimtab.pipeline.copies import DAMAGED, FAILED, NOT_READY
 from trimtab.pipeline.differences import differences
 from trimtab.pipeline.failures import JobFailed
 from trimtab.pipeline.parameters import RepairParameters, parse
-from trimtab.pipeline.replica_copies import Copies, copies_of
+from trimtab.pipeline.replica_copies import PATIENCE_S, Copies, copies_of
 from trimtab.pipeline.running import JobContext
 from trimtab.pipeline.scans import every_replica, scan_of
 from trimtab.pipeline.tasks import Done, attempt_number
@@ -52,7 +52,7 @@ _CALL_S = 20.0
 _TRIES = 3
 _PAUSE_S = 1.0
 _TEXT = 70  # characters, of what is noted of each
-_AGAIN = frozenset({"overloaded", "not_ready", "disk_full", "no_answer"})
+_AGAIN = frozenset({"overloaded", "not_ready", "not_whole", "disk_full", "no_answer"})
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,8 @@ def _repaired(task: RepairTask) -> Repaired:
     with Instances(tls_context(plan.connection)) as instances:
         try:
             # One alone is enough where all others go, and it has met every acknowledged write.
-            with copies_of(plan, asked, instances, attempt_number(), least=1 if task.targets else 2) as copies:
+            least, patience_s = 1 if task.targets else 2, 0.0 if task.patient else PATIENCE_S
+            with copies_of(plan, asked, instances, attempt_number(), least=least, patience_s=patience_s) as copies:
                 spans, _, found.pairs, damaged = copies.differing_spans(plan.table.tablets)
                 senders = {raft_id: _Sender(plan, copies, raft_id, instances) for raft_id in copies.by_holder}
                 for span in spans:

@@ -28,7 +28,7 @@ from trimtab.storage.port import StorageError
 from trimtab.storage.sst import Snapshot
 
 _ASK_S = 10.0
-_PATIENCE_S = 8.0  # with a replica: one that is only slow must not be taken for one that lacks something
+PATIENCE_S = 8.0  # with a replica: one that is only slow must not be taken for one that lacks something
 _TIMES = 3
 _ALL = 1 << 62
 
@@ -103,11 +103,20 @@ class _Snapshots(ReplicaSnapshots):
 
 @contextmanager
 def copies_of(
-    plan: ScanPlan, part: ScanPart, instances: Instances, attempt: int, *, least: int = 2
+    plan: ScanPlan,
+    part: ScanPart,
+    instances: Instances,
+    attempt: int,
+    *,
+    least: int = 2,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Copies]:
-    """Copies of all replicas that answer. ScanFailed: not even `least` do (or the only one there is does not)."""
+    """Copies of all replicas that answer. ScanFailed: not even `least` do (or the only one there is does not).
+
+    `patience_s`: so long one is waited for that was Online when this was planned.
+    """
     for _ in range(_TIMES):
-        begun, silent = begin_all(plan, part, instances)
+        begun, silent = begin_all(plan, part, instances, patience_s)
         answering = tuple(each for each in part.holders if each in begun)
         if len(answering) < min(least, len(part.holders)):
             said = "; ".join(f"{plan.name_of(raft_id)}: {why}" for raft_id, why in silent.items())
@@ -115,14 +124,16 @@ def copies_of(
         asked = replace(part, holders=answering)
         snapshots = _Snapshots(plan, [asked], attempt, ScanStats())
         with snapshots:
-            again, _ = begin_all(plan, asked, instances)
+            again, _ = begin_all(plan, asked, instances, patience_s)
             if all(_same(begun[each], again.get(each)) for each in answering):
                 yield Copies(asked, snapshots.by_holder(asked), begun, silent)
                 return
     raise ScanFailed(f"tablet {part.tablet} of {plan.table.full_name} changes hands, or is being repaired; try later")
 
 
-def begin_all(plan: ScanPlan, part: ScanPart, instances: Instances) -> tuple[dict[int, BeginReply], dict[int, str]]:
+def begin_all(
+    plan: ScanPlan, part: ScanPart, instances: Instances, patience_s: float
+) -> tuple[dict[int, BeginReply], dict[int, str]]:
     """What each replica says of itself, and why some say nothing."""
     begun: dict[int, BeginReply] = {}
     silent: dict[int, str] = {}
@@ -134,7 +145,8 @@ def begin_all(plan: ScanPlan, part: ScanPart, instances: Instances) -> tuple[dic
             continue
         try:
             timeout_s = min(_ASK_S, plan.connection.timeout_s)
-            answer = instances.ask(holder.address, protocol.BEGIN, body, timeout_s, _PATIENCE_S)
+            longer_s = patience_s if holder.online else 0.0
+            answer = instances.ask(holder.address, protocol.BEGIN, body, timeout_s, longer_s)
             begun[raft_id] = protocol.decode_begin_reply(answer)
         except (NetError, TimeoutError) as error:
             silent[raft_id] = str(error) or type(error).__name__

@@ -6,7 +6,7 @@ is no difference. So what differs is looked at twice: after `settle_s` fresh cop
 still lacks of what it lacked before counts. What began after the first look is not even asked about. Of a tablet with
 more differences than can be held between the looks the rest is given up, and told: such replicas are not called equal.
 
-A tablet that moved away from where its replicas were sought is looked at once more, where they are now.
+A tablet that moved away from where its replicas were sought is looked at again, where they are now; twice at most.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trimtab.client.errors import Error
 from trimtab.pipeline import tasks
 from trimtab.pipeline.differences import RowDifference, differences, told
 from trimtab.pipeline.parameters import VerifyParameters, parse
@@ -84,27 +85,34 @@ class _FirstLook:
 def verify(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
     given = parse(VerifyParameters, parameters)
     scan = every_replica(scan_of(context, given.table, tablets=given.tablets))
-    context.progress(total_bytes=_all_bytes(scan), phase="comparing replicas")
     verdicts: dict[int, Verdict] = {}
-    parts = scan.parts
-    for _ in range(_TURNS):
+    sought = {part.tablet: set(part.holders) for part in scan.parts}
+    parts, done = scan.parts, Done()
+    for turns_left in reversed(range(_TURNS)):
+        context.progress(total_bytes=done.bytes + _all_bytes(parts), phase="comparing replicas")
         made = [VerifyTask(scan.plan, some, given.settle_s, given.limit) for some in grouped(context, parts)]
-        verdicts |= {each.tablet: each for some in tasks.run(context, made, verify_tablets) for each in some}
+        found = [verdict for some in tasks.run(context, made, verify_tablets, before=done) for verdict in some]
+        done.add(_all_bytes(parts), sum(verdict.pairs for verdict in found))
+        verdicts |= {verdict.tablet: verdict for verdict in found}
         unmet = [tablet for tablet, verdict in sorted(verdicts.items()) if verdict.unclear or verdict.silent]
-        if not unmet:
+        now = _planned_again(context, scan, unmet) if unmet and turns_left else None
+        if now is None:
             break
-        now = every_replica(scan_of(context, given.table, tablets=unmet))
-        parts = moved(parts, now.parts)
+        parts = tuple(part for part in now.parts if set(part.holders) != sought[part.tablet])
         if not parts:
             break
+        sought |= {part.tablet: set(part.holders) for part in parts}
         scan = now
     return summary(given.table, scan, [verdicts[tablet] for tablet in sorted(verdicts)], given.limit)
 
 
-def moved(before: Iterable[ScanPart], now: Iterable[ScanPart]) -> tuple[ScanPart, ...]:
-    """Those that others hold now than before, in whatever order."""
-    held = {part.tablet: set(part.holders) for part in before}
-    return tuple(part for part in now if held.get(part.tablet) not in (None, set(part.holders)))
+def _planned_again(context: JobContext, scan: Scan, tablets: Sequence[int]) -> Scan | None:
+    """Where these tablets are now; None: nobody can tell, or the table is another one, so what was found is told."""
+    try:
+        now = every_replica(scan_of(context, scan.plan.table.full_name, tablets=tablets))
+    except (Error, ScanFailed):
+        return None
+    return now if now.plan.table.id == scan.plan.table.id else None
 
 
 def grouped(context: JobContext, parts: Sequence[ScanPart], per_core: int = 4) -> list[tuple[ScanPart, ...]]:
@@ -113,8 +121,8 @@ def grouped(context: JobContext, parts: Sequence[ScanPart], per_core: int = 4) -
     return [tuple(parts[at::count]) for at in range(count)]
 
 
-def _all_bytes(scan: Scan) -> int:
-    return sum(part.size_bytes * len(part.holders) for part in scan.parts)
+def _all_bytes(parts: Iterable[ScanPart]) -> int:
+    return sum(part.size_bytes * len(part.holders) for part in parts)
 
 
 def summary(table: str, scan: Scan, verdicts: Sequence[Verdict], limit: int) -> dict[str, Any]:

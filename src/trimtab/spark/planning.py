@@ -212,7 +212,10 @@ async def _look(options: ReadOptions) -> Known:
         return Known(
             plan,
             session.known.catalog.types_of(table.keyspace),
-            {each.raft_id: Holder(each.raft_id, each.instance_id, each.address, each.dc) for each in members.values()},
+            {
+                each.raft_id: Holder(each.raft_id, each.instance_id, each.address, each.dc, each.online)
+                for each in members.values()
+            },
             frozenset(each.raft_id for each in members.values() if each.online),
             [tuple(tablets.replicas(tablet)) for tablet in range(table.tablets)],
             {tablet: size for (_, tablet), size in sizes.items()},

@@ -25,12 +25,13 @@ class ScanFailed(Error):
 
 @dataclass(frozen=True)
 class Holder:
-    """An instance that holds replicas."""
+    """An instance that holds replicas; `online`: as far as is known."""
 
     raft_id: int
     name: str
     address: str
     dc: str
+    online: bool = True
 
 
 @dataclass(frozen=True)

@@ -291,7 +291,7 @@ class RocksDisk:
             logs = wal.live_logs(path)
         except FileNotFoundError:
             # It is open, and has just begun another manifest.
-            logs = [each for each in _entries(path) if each.suffix == ".log"]
+            logs = [each for each in path.iterdir() if each.suffix == ".log"]
         for log in logs:
             with suppress(FileNotFoundError):  # its rows are in tables by now
                 size_bytes += log.stat().st_size

@@ -303,6 +303,9 @@ class RocksStore:
             raise self._failed
         if self._full is None:
             return
+        if not self.path.exists():
+            # An empty one would be made in its place, and nobody would know what was lost.
+            raise StorageError(f"{self.path} is gone, with all that was in it; it can't be opened again")
         needed = self._disk.recovery_bytes(self.name)
         free = self._disk.free_bytes()
         if free < needed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trimtab.client.errors import Unavailable
 from trimtab.pipeline import verifying
 from trimtab.pipeline.differences import RowDifference
 from trimtab.pipeline.verifying import Verdict, _FirstLook, _hold, summary
@@ -51,35 +52,91 @@ def test_replicas_with_more_differences_than_can_be_held_are_not_called_equal() 
     ]
 
 
+class Cluster:
+    """Tablets and who holds them, at one plan after the other; `down` answers nothing, nor does who has none."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, places: dict[int, list[tuple[int, ...]]], down: int = 0
+    ) -> None:
+        self.places, self.down = places, down
+        self.plans = 0
+        self.looks: list[dict[int, tuple[int, ...]]] = []
+        self.ids = [7]  # of the table, at one plan after the other
+        self.fails: Exception | None = None  # to be planned again
+        self.told: list[dict[str, Any]] = []
+        monkeypatch.setattr(verifying, "scan_of", self.scan_of)
+        monkeypatch.setattr(verifying, "every_replica", lambda scan: scan)
+        monkeypatch.setattr(verifying.tasks, "run", self.run)
+
+    def scan_of(self, _context: Any, _table: str, tablets: list[int]) -> Any:
+        if self.plans and self.fails is not None:
+            raise self.fails
+        parts = tuple(
+            ScanPart(tablet, (), self.places[tablet][min(self.plans, len(self.places[tablet]) - 1)], 10)
+            for tablet in tablets or self.places
+        )
+        table = SimpleNamespace(full_name="shop.users", id=self.ids[min(self.plans, len(self.ids) - 1)])
+        self.plans += 1
+        return SimpleNamespace(
+            plan=SimpleNamespace(epoch=5, name_of=lambda raft_id: f"i{raft_id}", table=table), parts=parts
+        )
+
+    def run(self, _context: Any, made: Any, _work: Any, before: Any) -> list[list[Verdict]]:
+        asked = {part.tablet: part.holders for task in made for part in task.parts}
+        self.looks.append(asked)
+        self.told.append({"before": before.bytes})
+        return [[self.verdict(tablet, holders) for tablet, holders in asked.items()]]
+
+    def verdict(self, tablet: int, holders: tuple[int, ...]) -> Verdict:
+        gone = set(holders) - set(self.places[tablet][-1])
+        return Verdict(
+            tablet, silent=dict.fromkeys(sorted(gone), "not here") | dict.fromkeys({self.down} & {*holders}, "down")
+        )
+
+    def verify(self) -> dict[str, Any]:
+        context: Any = SimpleNamespace(
+            progress=lambda **told: self.told.append(told),
+            session=SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)),
+        )
+        return verifying.verify(context, {"table": "shop.users"})
+
+
 def test_a_tablet_that_moves_while_it_is_looked_at_is_looked_at_again_where_it_is_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tablet went to another instance between the plan and the look, and the whole table was not called equal."""
-    plan: Any = SimpleNamespace(epoch=5, name_of=lambda raft_id: f"i{raft_id}")
-    places = {0: [(1, 2)], 1: [(1, 2), (2, 3)], 2: [(1, 4)]}  # of each tablet, at one look after the other
-    looks: list[dict[int, tuple[int, ...]]] = []
+    cluster = Cluster(monkeypatch, {0: [(1, 2)], 1: [(1, 2), (2, 3)]})
+    assert cluster.verify()["equal"]
+    assert cluster.looks == [{0: (1, 2), 1: (1, 2)}, {1: (2, 3)}]
+    # Two tablets of ten bytes on two instances, and one of them again.
+    sums = [told.get("total_bytes", told.get("before")) for told in cluster.told]
+    assert sums == [40, 0, 60, 40]
 
-    def scan_of(_context: Any, _table: str, tablets: list[int]) -> Any:
-        there = {tablet: places[tablet][min(len(looks), len(places[tablet]) - 1)] for tablet in tablets or places}
-        parts = tuple(ScanPart(tablet, (), holders) for tablet, holders in there.items())
-        return SimpleNamespace(plan=plan, parts=parts)
 
-    def run(_context: Any, made: Any, _work: Any) -> list[list[Verdict]]:
-        asked = {part.tablet: part.holders for task in made for part in task.parts}
-        looks.append(asked)
-        # Of tablet 1 instance 1 has nothing any more; instance 4 is down.
-        silent = {1: {1: "not here"} if 1 in asked.get(1, ()) else {}, 2: {4: "down"}}
-        return [[Verdict(tablet, silent=silent.get(tablet, {})) for tablet in asked]]
+def test_a_tablet_that_is_seen_to_have_moved_only_later_is_looked_at_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch, {0: [(1, 2), (2, 3)], 1: [(1, 2), (1, 2), (2, 4)]})
+    assert cluster.verify()["equal"]
+    assert cluster.looks == [{0: (1, 2), 1: (1, 2)}, {0: (2, 3)}, {1: (2, 4)}]
 
-    monkeypatch.setattr(verifying, "scan_of", scan_of)
-    monkeypatch.setattr(verifying, "every_replica", lambda scan: scan)
-    monkeypatch.setattr(verifying.tasks, "run", run)
-    context: Any = SimpleNamespace(
-        progress=lambda **_: None, session=SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
-    )
-    found = verifying.verify(context, {"table": "shop.users"})
-    assert looks == [{0: (1, 2), 1: (1, 2), 2: (1, 4)}, {1: (2, 3)}]
-    assert not found["equal"] and found["troubles"] == ["tablet 2 at i4: down"]
-    places.pop(2)
-    looks.clear()
-    assert verifying.verify(context, {"table": "shop.users"})["equal"]
+
+def test_one_that_is_down_is_told_and_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, {0: [(1, 2)], 1: [(1, 4)]}, down=4)
+    found = cluster.verify()
+    assert not found["equal"] and found["troubles"] == ["tablet 1 at i4: down"]
+    assert len(cluster.looks) == 1
+
+
+@pytest.mark.parametrize("trouble", ["nobody answers", "another table"])
+def test_what_was_found_is_told_where_nothing_can_be_planned_again(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    cluster = Cluster(monkeypatch, {0: [(1, 2)], 1: [(1, 2), (2, 3)]})
+    if trouble == "another table":
+        cluster.ids = [7, 8]
+    else:
+        cluster.fails = Unavailable("no leader")
+    found = cluster.verify()
+    assert not found["equal"] and found["troubles"] == ["tablet 1 at i1: not here"]
+    assert len(cluster.looks) == 1

@@ -115,6 +115,18 @@ def test_logs_that_go_while_they_are_counted_count_for_nothing(tmp_path: Path, m
     store.close()
 
 
+def test_a_store_whose_directory_is_gone_is_not_opened_again_as_an_empty_one(tmp_path: Path) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    store = disk.open("log", wal=True)
+    store._full = DiskFull("log", free_bytes=0, reserve_bytes=0, detail="full")
+    shutil.rmtree(tmp_path / "data" / "log")  # by somebody who was asked to free some space
+    with pytest.raises(StorageError, match="is gone, with all that was in it"):
+        store.reopen()
+    with pytest.raises(FileNotFoundError):
+        disk.recovery_bytes("log")
+    assert not (tmp_path / "data" / "log").exists()
+
+
 WRITER = """
 import asyncio, sys
 from trimtab.raft.messages import ConfState, Entry, EntryType

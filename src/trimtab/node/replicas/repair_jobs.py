@@ -154,7 +154,7 @@ class RepairJobs:
             )
         found = self._find_replica(table, tablet)
         if found is None or not found[0].readable:
-            raise Refused("not_ready", f"there is no replica of tablet {tablet} of table {table} here that is whole")
+            raise Refused("not_whole", f"there is no replica of tablet {tablet} of table {table} here that is whole")
         if generation is not None and found[0].generation != generation:
             raise Refused("moved", f"{found[0].title} was overwritten since this repair began; begin again")
         return found

@@ -276,7 +276,7 @@ class ReplicaSnapshots:
         """What earlier lives left."""
         # Also of a directory that a crash left empty.
         for name in await off_loop(self._disk, lambda: self._disk.entries(ROOT)):
-            if name in self._records:
+            if name in self._records or name.startswith("."):
                 continue
             data = self._disk.read_file(f"{ROOT}/{name}/record")
             try:

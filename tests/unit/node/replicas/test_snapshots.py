@@ -180,9 +180,10 @@ def test_half_made_snapshots_are_swept_at_the_start():
 def test_a_directory_that_a_crash_left_empty_is_swept_at_the_start(tmp_path):
     async def story():
         (tmp_path / "disk" / "snapshots" / "empty").mkdir(parents=True)
+        (tmp_path / "disk" / "snapshots" / ".hidden").touch()
         disk = RocksDisk(tmp_path / "disk")
         snapshots = snapshots_of(disk, Clock())
-        await until(lambda: not disk.entries("snapshots"))
+        await until(lambda: disk.entries("snapshots") == [".hidden"])
         snapshots.stop()
         disk.close()
 
