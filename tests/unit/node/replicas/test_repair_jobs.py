@@ -227,7 +227,7 @@ def test_a_repair_of_other_replicas_or_of_the_future_promises_nothing() -> None:
         (EndRequest(1, 0, 2, (1, 2), NOW), "moved"),
         (EndRequest(1, 0, 1, (1, 2, 3), NOW), "moved"),
         (EndRequest(1, 0, 2, (1, 2, 3), NOW + 1), "invalid"),
-        (EndRequest(5, 0, 2, (1, 2, 3), NOW), "not_ready"),
+        (EndRequest(5, 0, 2, (1, 2, 3), NOW), "not_whole"),
     ):
         with pytest.raises(Refused) as refused:
             stage.ask(protocol.END, request)
