@@ -27,6 +27,7 @@ from typing import TypeVar
 from trimtab.storage.file_sums import FileSum, sum_of_file
 
 ROOT = "staging"
+_AHEAD_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 _REMEMBERED = 10_000
 _SYNCS = 8  # at a time
@@ -55,6 +56,7 @@ class Incoming:
 
     def __init__(self, part: Path, target: Path, size_bytes: int, checksum: int) -> None:
         self.have = 0
+        self._on_its_way = 0  # so much of it has been given to the disk
         self.size_bytes = size_bytes
         self._part, self._target = part, target
         self._wanted = checksum
@@ -80,7 +82,8 @@ class Incoming:
 
     def _begin_anew(self) -> None:
         self._file.truncate(0)
-        self.have, self._sum = 0, FileSum()
+        self.have = self._on_its_way = 0
+        self._sum = FileSum()
 
     @property
     def left(self) -> int:
@@ -92,6 +95,11 @@ class Incoming:
             rest = rest[self._file.write(rest) or 0 :]
         self._sum.add(data)
         self.have += len(data)
+        if self.have - self._on_its_way >= _AHEAD_BYTES:
+            # The disk begins with it now. All at once at the end, whatever the node syncs meanwhile would wait for it.
+            length = self.have - self._on_its_way
+            os.posix_fadvise(self._file.fileno(), self._on_its_way, length, os.POSIX_FADV_DONTNEED)
+            self._on_its_way = self.have
 
     def finish(self) -> None:
         """All of it has come: under its name, durable. WrongSum: it is not what was announced, and is gone."""
