@@ -24,11 +24,15 @@ _SLICES = 6
 class LoopWatch:
     """Measures from `start` to `stop`. `buckets` counts delays up to BUCKETS_S, then longer ones.
 
-    `waited_s`: for how long this thread could have run, so far, and had no processor.
+    `waited_s`: how much of a delay that has just ended this thread could have run, and had no processor.
     """
 
     def __init__(
-        self, tell: Callable[[str], None], *, every_s: float = EVERY_S, waited_s: Callable[[], float] = lambda: 0.0
+        self,
+        tell: Callable[[str], None],
+        *,
+        every_s: float = EVERY_S,
+        waited_s: Callable[[float], float] = lambda _: 0.0,
     ) -> None:
         self.buckets = [0] * (len(BUCKETS_S) + 1)
         self.count = 0
@@ -36,7 +40,6 @@ class LoopWatch:
         self.longest_s = 0.0
         self.starved_s = 0.0
         self._waited_s = waited_s
-        self._waited_before_s = 0.0
         self._tell = tell
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
@@ -45,7 +48,7 @@ class LoopWatch:
         self._slices: deque[tuple[float, float]] = deque(maxlen=_SLICES)  # (when it began, longest delay)
 
     def start(self) -> None:
-        self._waited_before_s = self._waited_s()
+        self._waited_s(0.0)
         self._due = self._loop.time() + self._every_s
         self._timer = self._loop.call_at(self._due, self._look)
 
@@ -78,8 +81,7 @@ class LoopWatch:
     def _look(self) -> None:
         now = self._loop.time()
         delay = max(0.0, now - self._due)
-        waited = self._waited_s()
-        starved, self._waited_before_s = min(delay, waited - self._waited_before_s), waited
+        starved = self._waited_s(delay)
         self.starved_s += starved
         late = delay - starved
         self.count += 1

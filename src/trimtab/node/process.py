@@ -42,6 +42,7 @@ from trimtab.node.instance import Instance
 from trimtab.node.listening import check_listen, in_words
 from trimtab.node.logs import LogSettings, open_log, story_of
 from trimtab.node.loop_watch import LoopWatch
+from trimtab.node.processor_waits import ProcessorWaits
 from trimtab.node.reports import Diverged
 from trimtab.node.settings import Settings, SettingsError
 from trimtab.node.supervision import Fatal, Online, Phase, Ready, Rebootstrap, WantDriver, Word
@@ -87,16 +88,6 @@ def _wall_ms() -> int:
 def _boot_s() -> float:
     """A clock that runs on while the machine is suspended: leases end also then."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _waited_for_processor() -> Callable[[], float]:
-    """For how long the calling thread could have run and did not; Linux says so, if it was built to."""
-    try:
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        int(os.pread(descriptor, 64, 0).split()[1])
-    except (OSError, ValueError, IndexError):
-        return lambda: 0.0
-    return lambda: int(os.pread(descriptor, 64, 0).split()[1]) / 1e9
 
 
 class ToldToStop(Exception):
@@ -212,7 +203,7 @@ class Node:
             resources.callback(gc.enable)
             await instance.start()
             resources.push_async_callback(instance.stop)
-            watch = LoopWatch(instance.complaints.add, waited_s=_waited_for_processor())
+            watch = LoopWatch(instance.complaints.add, waited_s=ProcessorWaits().within)
             watch.start()
             resources.callback(watch.stop)
             instance.samplers.append(watch.figures)

@@ -84,9 +84,7 @@ async def await_online(
         await client.close()
 
 
-async def look(
-    client: ClusterClient, wanted: Mapping[str, str], answer_s: float
-) -> tuple[dict[str, Standing], bool]:
+async def look(client: ClusterClient, wanted: Mapping[str, str], answer_s: float) -> tuple[dict[str, Standing], bool]:
     """Where each of them is now, and whether there is a leader that could tell."""
     each_sees = await client.survey(list(wanted.values()), timeout_s=answer_s)
     view, why = None, ""

@@ -127,8 +127,10 @@ class RepairRounds:
             if not self._around.stands():
                 continue
             kept = self._around.kept()
-            here = {(each.table, each.tablet) for each in kept}
-            self._tried_ms = {key: tried for key, tried in self._tried_ms.items() if key in here}
+            # A round of what has just come, or just been opened again, can wait as one that failed does.
+            now_ms = self._around.wall_ms()
+            here = [(each.table, each.tablet) for each in kept]
+            self._tried_ms = {key: self._tried_ms.get(key, now_ms) for key in here}
             for replica in kept:
                 if self._is_due(replica):
                     await self._round(replica)

@@ -1,7 +1,8 @@
 """Walking over the rows of a replica, for comparing it with another, in steps that don't hold up the loop.
 
-A step reads and merges some hundred pairs, as a read would; then others have their turn (`gentle`: they have most of
-it). Nothing is held between steps but where it stood: a replica may be written to, flushed or taken away meanwhile.
+A step reads and merges some dozen pairs, as a read would, which takes a millisecond or two; then others have their turn
+(`gentle`: for about as long, though nobody waits). Nothing is held between steps but where it stood: a replica may be
+written to, flushed or taken away meanwhile.
 
 A step that begins inside a partition meets the partition's deletions again, because they count for its rows. They are
 left out then: the step before has given them.
@@ -24,9 +25,9 @@ from trimtab.rows.merge import Forgetting
 from trimtab.rows.protocol import Pairs, RangeRead
 from trimtab.rows.reading import NONE_APART, Limits, read_range
 
-STEP = Limits(answer_bytes=128 << 10, scanned_bytes=256 << 10, scanned_pairs=256)
+STEP = Limits(answer_bytes=64 << 10, scanned_bytes=128 << 10, scanned_pairs=48)
 MAX_PAIRS_PER_REQUEST = 50_000
-_GENTLE_PAUSE_S = 0.005
+_GENTLE_PAUSE_S = 0.001
 _ALL = 1 << 30
 # Above every key: a token and its columns don't begin with so many bytes of ff.
 END_OF_KEYS = b"\xff" * 1024

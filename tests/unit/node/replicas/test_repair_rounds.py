@@ -106,6 +106,21 @@ def test_no_round_begins_while_a_copy_is_under_way_and_one_does_when_it_has_arri
     play(story)
 
 
+def test_what_has_just_come_is_left_alone_for_a_while() -> None:
+    async def story() -> None:
+        around, repair = Around(), Comparing()
+        rounds = rounds_of(around, repair)
+        rounds.start()
+        look_s = EVERY / 24 / 1000
+        await asyncio.sleep(1.5 * look_s)
+        assert not around.asked and not rounds.done
+        await asyncio.sleep(look_s)
+        assert rounds.done == 1
+        rounds.stop()
+
+    play(story)
+
+
 def test_a_round_that_began_before_the_move_is_not_stored_by_who_knows_of_it() -> None:
     async def story() -> None:
         around, repair = Around(), Comparing()
