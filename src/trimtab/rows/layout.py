@@ -88,6 +88,7 @@ class Shape:
     number_bytes: bytes = field(init=False)
     presence_bytes: int = field(init=False)
     all_given: int = field(init=False)  # the presence bits of a value with a plain cell in every column
+    full: bytes = field(init=False)  # how the value of a whole row begins: with a marker and all columns, of one stamp
     fixed: tuple[int, ...] = field(init=False)  # columns, by index
     variable: tuple[int, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
@@ -104,6 +105,7 @@ class Shape:
         self.number_bytes = self.number.to_bytes(2, "big")
         self.presence_bytes = (2 * count + 7) // 8
         self.all_given = sum(1 << 2 * at for at in range(count))
+        self.full = b"\x01" + self.number_bytes + self.all_given.to_bytes(self.presence_bytes, "little")
         self.fixed = tuple(at for at, column in enumerate(self.columns) if column.width is not None)
         self.variable = tuple(at for at, column in enumerate(self.columns) if column.width is None)
         fixed = "".join(f"{self.columns[at].width}s" for at in self.fixed)

@@ -22,7 +22,18 @@ from trimtab.rows.errors import BadRow
 from trimtab.rows.keys import PUT, ROW_DELETE, TAIL, check_content, stamp_of, tail
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import Pairs
-from trimtab.rows.values import DELETED, EXPIRING, NEVER, PER_CELL, CellState, Collection, Row, decode_row, encode_row
+from trimtab.rows.values import (
+    DELETED,
+    EXPIRING,
+    HEAD,
+    NEVER,
+    PER_CELL,
+    CellState,
+    Collection,
+    Row,
+    decode_row,
+    encode_row,
+)
 
 
 @dataclass(slots=True)
@@ -44,11 +55,19 @@ def merge_versions(
     merged = Merged(Row())
     row = merged.row
     best = (NEVER, 0, b"")
+    # A whole row replaces all that older versions say, which need no decoding then: of those with one stamp for all
+    # their cells, and with no columns that are not known here. The newest usually come first.
+    full = b"" if static or layout.regular.multicell else layout.regular.full
+    newest_layout, replaced_us = layout.regular.number_bytes, NEVER
     for key, value in versions:
-        check_content(key, value)
         stamp, kind = stamp_of(key), key[-9]
+        if stamp < replaced_us and kind == PUT and value and not value[0] & PER_CELL and value[1:HEAD] <= newest_layout:
+            continue
+        check_content(key, value)
         if kind == PUT:
             _add(row, decode_row(layout, value, stamp, static), as_of_us)
+            if full and stamp > replaced_us and value.startswith(full) and (not as_of_us or stamp <= as_of_us):
+                replaced_us = stamp
         elif kind == ROW_DELETE and not static:
             if len(value) != 8:
                 raise BadRow(f"a damaged deletion of a row of {layout.name}: value {value[:64].hex()}")

@@ -83,6 +83,41 @@ def test_a_row_keeps_the_short_form_while_its_cells_agree() -> None:
     assert apart[1][0] & PER_CELL
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_whole_row_replaces_is_passed_over_and_nothing_else(seed: int) -> None:
+    rng = random.Random(seed)
+    layout = RowLayout(add_column(drop_column(table(["int"], [], ["int", "set<int>", "text"]), 3), "int"))
+    older = RowLayout(table(["int"], [], ["int", "set<int>", "text"]))
+    versions = Pairs()
+    for _ in range(rng.randint(1, 9)):
+        stamp, kind = rng.randint(1, 12), rng.randrange(6)
+        if kind < 3:
+            versions += put(layout, {2: int_(rng.randint(0, 9)), 4: b"x" * rng.randint(0, 3), 5: int_(stamp)}, stamp)
+        elif kind == 3:
+            versions += put(layout, {rng.choice((2, 5)): rng.choice((int_(1), None))}, stamp, update=rng.random() < 0.5)
+        elif kind == 4:
+            versions += put(older, {2: int_(7), 4: b"old"}, stamp, ttl=rng.choice((0, 50)))
+        else:
+            part = put(layout, {2: int_(3)}, stamp) + put(layout, {5: int_(4)}, rng.randint(1, 12))
+            versions += canonical(layout, part)
+    pairs = list(zip(versions[::2], versions[1::2], strict=True))
+    as_of = rng.choice((0, 0, 6))
+    quick = merge_versions(layout, pairs, as_of_us=as_of)
+    layout.regular.full = b"no value begins like this"
+    slow = merge_versions(layout, pairs, as_of_us=as_of)
+    assert (quick.row.marker, quick.row.cells) == (slow.row.marker, slow.row.cells)
+
+
+def test_a_version_with_columns_that_are_not_known_here_is_never_passed_over() -> None:
+    before = table(["int"], [], ["int"])
+    older, newer = RowLayout(before), RowLayout(add_column(before, "int"))
+    pairs = put(older, {2: int_(1)}, 6) + put(newer, {2: int_(1), 3: int_(8)}, 5)
+    with pytest.raises(UnknownLayout):
+        canonical(older, pairs)
+    assert canonical(newer, pairs) == canonical(newer, pairs[2:] + pairs[:2])
+    assert merge_versions(newer, [(pairs[2], pairs[3]), (pairs[0], pairs[1])]).row.cells[3].value == int_(8)
+
+
 def test_an_older_version_is_rewritten_in_the_newest_layout_without_dropped_columns() -> None:
     before = table(["int"], [], ["int", "text"])
     pairs = put(RowLayout(before), {2: int_(1), 3: b"x"}, 5)
