@@ -13,7 +13,6 @@ import os
 import resource
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ from trimtab.storage.port import (
     check_name,
 )
 from trimtab.storage.rocks_options import RocksOptions
-from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain
+from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
 
@@ -46,7 +45,6 @@ _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _CONFIG = "rocksdict-config.json"
-_LET_GO_S = 0.0005
 
 
 class RocksDisk:
@@ -74,6 +72,8 @@ class RocksDisk:
         self._unfinished = itertools.count(1)
         self._making_parents = threading.Lock()
         self._opening = threading.Lock()
+        self._template: Path | None = None  # a store with nothing in it, for as long as this disk is open
+        self._templating = threading.Lock()
         self.path.mkdir(parents=True, exist_ok=True)
         _sync_directory(self.path.parent)
         _allow_open_files()
@@ -270,6 +270,9 @@ class RocksDisk:
         self.off_loop.close()
         for store in list(self._open.values()):
             store.close()
+        if self._template is not None:
+            _delete(self._template)
+            self._template = None
 
     # What stores ask of their disk.
 
@@ -323,6 +326,8 @@ class RocksDisk:
             raise StorageError(f"can't open the store {name!r}: there is a file of this name")
         small = name in self._small
         if not path.exists():
+            if small:
+                self._begin_small(path)
             return self._open_raw(path, small)
         _check_skeleton(path)
         self._settle(path, report, wal.judge(path, checksums=False))
@@ -336,15 +341,39 @@ class RocksDisk:
             self._settle(path, report, verdict, cause=error)
         return self._open_raw(path, small)
 
+    def _begin_small(self, path: Path) -> None:
+        """Make the files that a new store begins with, as links to those of one that was made before.
+
+        RocksDB would sync each of them, one after the other, while no thread gets the interpreter.
+        """
+        with self._templating:
+            if self._template is None:
+                template = self._unfinished_path()
+                self._open_raw(template, small=True).close()
+                self._template = template
+        begun = self._unfinished_path()
+        try:
+            begun.mkdir()
+            for each in self._template.iterdir():
+                if each.name in ("CURRENT", "IDENTITY") or each.name.startswith("MANIFEST-"):
+                    os.link(each, begun / each.name)
+            _sync_directory(begun)
+            begun.rename(path)
+            _sync_directory(path.parent)
+        except OSError as error:
+            if begun.exists():
+                _delete(begun)
+            raise explain(error, str(path), self, "create") from error
+
     def _open_raw(self, path: Path, small: bool) -> rocksdict.Rdict:
         created = not path.exists()
         built = self.options.build_small(self._cache, self._small_memory) if small else self.options.build(self._cache)
         try:
-            # No thread gets the interpreter while this runs, which takes some 10 ms. The loop gets it between two of
+            # No thread gets the interpreter while this runs, which takes some 5 ms. The loop gets it between two of
             # them: another one that opens a store waits for its turn, and a moment longer.
             with self._opening:
                 database = rocksdict.Rdict(str(path), built)
-                time.sleep(_LET_GO_S)
+                let_go()
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
         if created:

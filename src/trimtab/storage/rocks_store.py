@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,13 @@ _AFTER_FAILED_APPEND = "Writer has previous error"
 # Files that may hold the same keys, so that a read has to look into each of them.
 _LOOSE_FILES = "rocksdb.num-files-at-level0"
 MOST_LOOSE_FILES = 24
+# Some calls of RocksDB keep the interpreter for milliseconds. Who makes several gives the loop so long in between.
+_LET_GO_S = 0.002
+
+
+def let_go() -> None:
+    """Not on the loop: whoever has waited for the interpreter has time to answer what came meanwhile."""
+    time.sleep(_LET_GO_S)
 
 
 class RocksBatch:
@@ -251,7 +259,11 @@ class RocksStore:
         # May run on a thread of its own: the database must not be closed under it.
         with self._flushing:
             self._check_writable()
-            self._disk.adopt_checkpoint(name, lambda path: rocksdict.Checkpoint(self._db).create_checkpoint(path))
+            self._disk.adopt_checkpoint(name, self._checkpoint_into)
+
+    def _checkpoint_into(self, path: str) -> None:
+        rocksdict.Checkpoint(self._db).create_checkpoint(path)
+        let_go()
 
     def ingest(self, names: Sequence[str]) -> None:
         paths = [self._disk.path_of(name) for name in names]
@@ -268,6 +280,7 @@ class RocksStore:
                 # First, because it releases the GIL; the flush that ingesting would do itself does not.
                 self._db.flush()
                 self._db.ingest_external_file([str(path) for path in paths], options)
+                let_go()
             except Exception as error:
                 raise self._explain(error, "ingest") from error
         for path in paths:
@@ -292,6 +305,7 @@ class RocksStore:
         self._merging = None  # when it fails it may be either
         try:
             self._db.set_options({"disable_auto_compactions": "false" if on else "true"})
+            let_go()
         except Exception as error:
             raise self._explain(error, "change the options of") from error
         self._merging = on

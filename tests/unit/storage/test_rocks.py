@@ -477,3 +477,36 @@ def test_stores_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         list(pool.map(lambda number: disk.open(f"tablets/{number}", wal=False, small=True), range(8)))
     assert most == 1
     disk.close()
+
+
+def test_new_small_stores_begin_with_links_and_know_nothing_of_each_other(tmp_path):
+    disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
+    one, two = disk.open("t/1", wal=False, small=True), disk.open("t/2", wal=False, small=True)
+    batch = one.batch()
+    batch.put(b"a", b"1")
+    one.write(batch)
+    one._db.flush()
+    assert (one.get(b"a"), two.get(b"a")) == (b"1", None)
+    assert disk.names() == ["t/1", "t/2"], "what new ones begin with is no store of anybody's"
+    disk.close()
+    assert not list((tmp_path / "data").glob(".*")), "nor is it left behind"
+    again = RocksDisk(tmp_path / "data", reserve_bytes=0)
+    assert again.open("t/1", wal=False, small=True).get(b"a") == b"1"
+    assert again.open("t/2", wal=False, small=True).get(b"a") is None
+    again.close()
+
+
+def test_a_new_small_store_that_could_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
+    disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
+    disk.open("t/1", wal=False, small=True)
+
+    def refuses(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refuses)
+    with pytest.raises(DiskFull):
+        disk.open("t/2", wal=False, small=True)
+    assert not disk.exists("t/2")
+    monkeypatch.undo()
+    assert disk.open("t/2", wal=False, small=True).get(b"a") is None
+    disk.close()
