@@ -57,7 +57,7 @@ OpenDoor = Callable[[Instance], Awaitable[Closer]]
 # this instance. What it returns opens the door on a running instance.
 Door = Callable[[], OpenDoor]
 
-_SWITCH_S = 0.000_2
+_SWITCH_S = 0.000_05
 _COLLECT = (10_000, 10, 100)  # so few are looked at that it does not take long; all of them, hardly ever
 _SPACE_POLL_S = 0.5
 _LEAVE_S = 3.0
