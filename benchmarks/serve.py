@@ -34,6 +34,7 @@ VALUE_BYTES = 1024
 ONLINE_TIMEOUT_S = 30
 _BLOCKS = re.compile(r'^trimtab_loop_blocked_seconds_bucket\{.*le="([^"]+)".*\} (\S+)$')
 _LONG_MS = 20.0
+_LONGEST_MS = 60_000.0  # stands for what is longer than the watchdog tells apart
 
 
 class RowsCluster(TrimtabCluster):
@@ -83,7 +84,7 @@ class RowsCluster(TrimtabCluster):
                 for line in answer.read().decode().splitlines():
                     if bucket := _BLOCKS.match(line):
                         up_to = int(float(bucket[2]))
-                        found[float(bucket[1]) * 1000] += up_to - before
+                        found[min(float(bucket[1]) * 1000, _LONGEST_MS)] += up_to - before
                         before = up_to
         return found
 

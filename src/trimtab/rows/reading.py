@@ -57,11 +57,12 @@ class Scan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a read ends though there are more rows: bytes that it returns, and bytes and pairs that it looks at."""
+    """When a read ends though there are more rows: bytes that it returns; bytes, pairs and rows that it looks at."""
 
     answer_bytes: int = 1 << 20
     scanned_bytes: int = 8 << 20
     scanned_pairs: int = 20_000
+    rows: int = 1 << 62
 
 
 LIMITS = Limits()
@@ -132,6 +133,7 @@ class _Reader:
                 self.bytes >= limits.answer_bytes
                 or self.scanned_bytes >= limits.scanned_bytes
                 or self.scanned_pairs >= limits.scanned_pairs
+                or self.rows >= limits.rows
             )
         )
 

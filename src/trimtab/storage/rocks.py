@@ -7,6 +7,7 @@ away when the disk is opened again.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -45,6 +46,7 @@ _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _CONFIG = "rocksdict-config.json"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class RocksDisk:
@@ -72,7 +74,8 @@ class RocksDisk:
         self._unfinished = itertools.count(1)
         self._making_parents = threading.Lock()
         self._opening = threading.Lock()
-        self._template: Path | None = None  # a store with nothing in it, for as long as this disk is open
+        self._template: Path | None = None
+        self._links = True  # whether they can be made here, as far as is known
         self._templating = threading.Lock()
         self.path.mkdir(parents=True, exist_ok=True)
         _sync_directory(self.path.parent)
@@ -270,9 +273,7 @@ class RocksDisk:
         self.off_loop.close()
         for store in list(self._open.values()):
             store.close()
-        if self._template is not None:
-            _delete(self._template)
-            self._template = None
+        self._drop_template()
 
     # What stores ask of their disk.
 
@@ -326,7 +327,7 @@ class RocksDisk:
             raise StorageError(f"can't open the store {name!r}: there is a file of this name")
         small = name in self._small
         if not path.exists():
-            if small:
+            if small and self._links:
                 self._begin_small(path)
             return self._open_raw(path, small)
         _check_skeleton(path)
@@ -342,28 +343,50 @@ class RocksDisk:
         return self._open_raw(path, small)
 
     def _begin_small(self, path: Path) -> None:
-        """Make the files that a new store begins with, as links to those of one that was made before.
+        """Make the files that a new store begins with, as links to those of one that was made before, if that is there.
 
-        RocksDB would sync each of them, one after the other, while no thread gets the interpreter.
+        RocksDB would sync each of them, one after the other, while no thread gets the interpreter. Where there is no
+        such store, or no links can be made, RocksDB does it all the same.
         """
-        with self._templating:
-            if self._template is None:
-                template = self._unfinished_path()
-                self._open_raw(template, small=True).close()
-                self._template = template
         begun = self._unfinished_path()
         try:
+            template = self._new_template()
             begun.mkdir()
-            for each in self._template.iterdir():
+            for each in template.iterdir():
                 if each.name in ("CURRENT", "IDENTITY") or each.name.startswith("MANIFEST-"):
                     os.link(each, begun / each.name)
             _sync_directory(begun)
             begun.rename(path)
             _sync_directory(path.parent)
         except OSError as error:
-            if begun.exists():
+            with suppress(OSError):
                 _delete(begun)
-            raise explain(error, str(path), self, "create") from error
+            if error.errno in _NO_ROOM:
+                raise explain(error, str(path), self, "create") from error
+            # It may have been removed, and is made anew then; else there are no links here.
+            self._links = self._template is None or not self._template.exists()
+            self._drop_template()
+
+    def _new_template(self) -> Path:
+        """A store with nothing in it, for as long as this disk is open."""
+        with self._templating:
+            if self._template is None:
+                made = self._unfinished_path()
+                try:
+                    self._open_raw(made, small=True).close()
+                except BaseException:
+                    with suppress(OSError):
+                        _delete(made)
+                    raise
+                self._template = made
+            return self._template
+
+    def _drop_template(self) -> None:
+        with self._templating:
+            template, self._template = self._template, None
+        if template is not None:
+            with suppress(OSError):  # it is swept away at the next start
+                _delete(template)
 
     def _open_raw(self, path: Path, small: bool) -> rocksdict.Rdict:
         created = not path.exists()

@@ -8,6 +8,7 @@ and a failed sync may succeed when asked again although the data is gone (so it 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
@@ -45,8 +46,11 @@ _LET_GO_S = 0.002
 
 
 def let_go() -> None:
-    """Not on the loop: whoever has waited for the interpreter has time to answer what came meanwhile."""
-    time.sleep(_LET_GO_S)
+    """Whoever has waited for the interpreter has time to answer what came meanwhile. Nothing, on the loop itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        time.sleep(_LET_GO_S)
 
 
 class RocksBatch:

@@ -510,3 +510,50 @@ def test_a_new_small_store_that_could_not_be_begun_leaves_nothing(tmp_path, monk
     monkeypatch.undo()
     assert disk.open("t/2", wal=False, small=True).get(b"a") is None
     disk.close()
+
+
+@pytest.mark.parametrize("trouble", ["no links", "the template is gone"])
+def test_a_new_small_store_can_do_without_links(tmp_path, monkeypatch, trouble):
+    disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
+    disk.open("t/1", wal=False, small=True)
+
+    def refuses(source, target):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if trouble == "no links":
+        monkeypatch.setattr(os, "link", refuses)
+    else:
+        shutil.rmtree(disk._template)
+    for name in ("t/2", "t/3"):
+        assert disk.open(name, wal=False, small=True).get(b"a") is None
+    disk.close()
+    assert not list((tmp_path / "data").glob(".*"))
+
+
+def test_a_template_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch):
+    disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
+
+    def refuses(*_):
+        raise Exception("IO error: No space left on device: While appending to file: x")
+
+    monkeypatch.setattr(rocks.rocksdict, "Rdict", refuses)
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            disk.open("t/1", wal=False, small=True)
+    monkeypatch.undo()
+    assert not list((tmp_path / "data").glob(".*"))
+    assert disk.open("t/1", wal=False, small=True).get(b"a") is None
+    disk.close()
+
+
+def test_the_loop_itself_is_never_put_to_sleep(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    rocks.let_go()
+    assert len(slept) == 1
+
+    async def story():
+        rocks.let_go()
+
+    asyncio.run(story())
+    assert len(slept) == 1

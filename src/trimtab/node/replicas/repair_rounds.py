@@ -32,6 +32,7 @@ _MAX_ASKED = 2_000
 _KEPT_ENDED = 1_000
 _LOOK_SHARE = 24  # how often within the interval it is looked whether a round is due
 _MIN_LOOK_S, _MAX_LOOK_S = 0.5, 60.0
+_NEW_FOR_MS = 600_000
 STILL_REPAIRING = "repairing"
 
 
@@ -98,6 +99,7 @@ class RepairRounds:
         self._task: asyncio.Task[None] | None = None
         self._parts: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         self._tried_ms: dict[tuple[int, int], int] = {}
+        self._seen_ms: dict[tuple[int, int], int] = {}
         self.done = 0
         self.failed = 0
 
@@ -127,17 +129,20 @@ class RepairRounds:
             if not self._around.stands():
                 continue
             kept = self._around.kept()
-            # A round of what has just come, or just been opened again, can wait as one that failed does.
             now_ms = self._around.wall_ms()
-            here = [(each.table, each.tablet) for each in kept]
-            self._tried_ms = {key: self._tried_ms.get(key, now_ms) for key in here}
+            here = {(each.table, each.tablet) for each in kept}
+            self._tried_ms = {key: tried for key, tried in self._tried_ms.items() if key in here}
+            self._seen_ms = {key: self._seen_ms.get(key, now_ms) for key in here}
             for replica in kept:
                 if self._is_due(replica):
                     await self._round(replica)
 
     def _is_due(self, replica: Kept) -> bool:
-        now_ms = self._around.wall_ms()
-        if now_ms - self._tried_ms.get((replica.table, replica.tablet), 0) < self._again_ms:
+        now_ms, key = self._around.wall_ms(), (replica.table, replica.tablet)
+        if now_ms - self._tried_ms.get(key, 0) < self._again_ms:
+            return False
+        # A table that is new is being filled.
+        if not replica.repaired_through_ms and now_ms - self._seen_ms[key] < min(self._again_ms, _NEW_FOR_MS):
             return False
         reached_ms = repaired_through(now_ms, self._hint_life_ms, self._max_skew_ms)
         if replica.repaired_through_ms and reached_ms - replica.repaired_through_ms < self._every_ms:

@@ -1,6 +1,6 @@
 """Walking over the rows of a replica, for comparing it with another, in steps that don't hold up the loop.
 
-A step reads and merges some dozen pairs, as a read would, which takes a millisecond or two; then others have their turn
+A step reads and merges some dozen rows, as a read would, which takes a millisecond or two; then others have their turn
 (`gentle`: for about as long, though nobody waits). Nothing is held between steps but where it stood: a replica may be
 written to, flushed or taken away meanwhile.
 
@@ -25,8 +25,9 @@ from trimtab.rows.merge import Forgetting
 from trimtab.rows.protocol import Pairs, RangeRead
 from trimtab.rows.reading import NONE_APART, Limits, read_range
 
-STEP = Limits(answer_bytes=64 << 10, scanned_bytes=128 << 10, scanned_pairs=48)
-MAX_PAIRS_PER_REQUEST = 50_000
+# Few rows; of what is before them in their partition, which every step reads again, there may be more.
+STEP = Limits(answer_bytes=128 << 10, scanned_bytes=256 << 10, scanned_pairs=256, rows=64)
+MAX_PAIRS_PER_REQUEST = 20_000
 _GENTLE_PAUSE_S = 0.001
 _ALL = 1 << 30
 # Above every key: a token and its columns don't begin with so many bytes of ff.
