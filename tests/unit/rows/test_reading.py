@@ -157,6 +157,22 @@ def test_a_limit_says_whether_there_is_more_and_where_to_go_on() -> None:
     assert (exact.live, exact.more) == (5, False)
 
 
+@pytest.mark.parametrize("versions", [0, 50])
+def test_a_limit_of_rows_is_one_of_rows_whatever_lies_before_them_in_their_partition(versions: int) -> None:
+    store = Store().rows(1, 100)
+    for stamp in range(versions):
+        store.put([P0, S0], [bigint(1), b"x"], stamp=100 + stamp)
+    wanted, reads, seen = whole(1), 0, list[int]()
+    while True:
+        found = store.read(wanted, limits=Limits(scanned_pairs=256, rows=20))
+        seen += [number(row[0]) for row in store.cells(found, wanted, [C0])]
+        reads += 1
+        if not found.more:
+            break
+        wanted = RangeRead(found.end, wanted.high, 1000)
+    assert seen == list(range(100)) and reads <= 6
+
+
 def test_a_scan_goes_from_partition_to_partition_in_the_order_of_tokens() -> None:
     store = Store()
     for partition in range(20):
