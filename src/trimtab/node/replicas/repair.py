@@ -1,6 +1,6 @@
 """Repair: a replica takes from another one what it does not have; and lets itself be asked for the same.
 
-Both merge their rows as a read would (`rows.comparing`) and compare digests of ranges of tokens: 128 ranges at
+Both merge their rows as a read would (`rows.comparing`) and compare digests of ranges of tokens: 64 ranges at
 first, those that differ 16 times finer, until few enough rows are left to be taken as they are. Equal replicas exchange
 a few kilobytes; an empty one asks for everything. What was taken is logged and synced like any write. Everything may be
 done twice or be left half done: rows are pairs that are put, in whatever order.
@@ -34,7 +34,7 @@ from trimtab.rows.repair_protocol import DigestsReply, DigestsRequest, PageReply
 from trimtab.storage.port import StorageError
 from trimtab.tablets.missed import compare, cut_range
 
-FIRST_PARTS = 128
+FIRST_PARTS = 64
 FINER_PARTS = 16
 FEW_PAIRS = 1_000
 PAGE_BYTES = 128 << 10
