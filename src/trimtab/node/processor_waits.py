@@ -8,7 +8,6 @@ processor, in steps of ten milliseconds; that of the thread's own is taken.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,7 +23,7 @@ _MAX_BYTES = 64 << 10
 _LONG_S = 0.005
 # Where there are many processors it takes long to look at all. It is done less often then, and what is found may have
 # been lost a while before the delay.
-_CHEAP_S = 0.000_1
+_FEW = 16
 _SELDOM = 10
 
 
@@ -53,9 +52,8 @@ class ProcessorWaits:
         self._processor = _reader(_OF_THREAD, processor_of, -1)
         self._stolen = _reader(_PER_PROCESSOR, stolen_s, list[float]())
         self._waited_before = self._waited()
-        began = time.perf_counter()
         self._stolen_before = self._stolen()
-        self._every = 1 if time.perf_counter() - began < _CHEAP_S else _SELDOM
+        self._every = 1 if len(self._stolen_before) <= _FEW else _SELDOM
         self._asked = 0
 
     def within(self, delay_s: float) -> float:
