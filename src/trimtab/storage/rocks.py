@@ -46,7 +46,8 @@ _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _CONFIG = "rocksdict-config.json"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+# A file system that has no links, no more of them, or not to this file; or the file is gone.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOENT)
 
 
 class RocksDisk:
@@ -343,29 +344,39 @@ class RocksDisk:
         return self._open_raw(path, small)
 
     def _begin_small(self, path: Path) -> None:
-        """Make the files that a new store begins with, as links to those of one that was made before, if that is there.
+        """Make the files that a new store begins with, as links to those of one that was made before.
 
-        RocksDB would sync each of them, one after the other, while no thread gets the interpreter. Where there is no
-        such store, or no links can be made, RocksDB does it all the same.
+        RocksDB would sync each of them, one after the other, while no thread gets the interpreter. Where no links can
+        be made it has to.
         """
         begun = self._unfinished_path()
         try:
             template = self._new_template()
             begun.mkdir()
-            for each in template.iterdir():
-                if each.name in ("CURRENT", "IDENTITY") or each.name.startswith("MANIFEST-"):
-                    os.link(each, begun / each.name)
-            _sync_directory(begun)
-            begun.rename(path)
-            _sync_directory(path.parent)
-        except OSError as error:
-            with suppress(OSError):
+            if self._link_template(template, begun):
+                _sync_directory(begun)
+                begun.rename(path)
+                _sync_directory(path.parent)
+            else:
                 _delete(begun)
-            if error.errno in _NO_ROOM:
-                raise explain(error, str(path), self, "create") from error
-            # It may have been removed, and is made anew then; else there are no links here.
-            self._links = self._template is None or not self._template.exists()
+        except OSError as error:
+            if begun.exists():
+                _delete(begun)
+            raise explain(error, str(path), self, "create") from error
+
+    def _link_template(self, template: Path, begun: Path) -> bool:
+        """Whether it could be done. Other errors than those that say it can't are the caller's."""
+        try:
+            for name in ("IDENTITY", "CURRENT", (template / "CURRENT").read_text().strip()):
+                os.link(template / name, begun / name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # Somebody may have removed the template: the next one makes it anew. Else there are no links here.
+            self._links = not template.exists()
             self._drop_template()
+            return False
+        return True
 
     def _new_template(self) -> Path:
         """A store with nothing in it, for as long as this disk is open."""

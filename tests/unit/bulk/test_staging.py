@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from trimtab.bulk.staging import Staging
+from trimtab.bulk.staging import _AHEAD_BYTES, Incoming, Staging
 from trimtab.storage.file_sums import sum_of
 
 
@@ -43,3 +44,18 @@ def test_a_file_that_the_node_takes_while_it_is_looked_at_is_not_there(
 
     monkeypatch.setattr(Staging, "_sum_of", taken)
     assert not staging.is_there(target, 4, sum_of(b"data"))
+
+
+def test_a_file_that_comes_in_is_given_to_the_disk_bit_by_bit_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _file, start, length, _how: given.append((start, length)))
+    piece = bytes(_AHEAD_BYTES // 2 + 1)
+    incoming = Incoming(tmp_path / "part", tmp_path / "whole", 5 * len(piece), sum_of(5 * piece))
+    for _ in range(5):
+        incoming.write(memoryview(piece))
+    incoming.finish()
+    incoming.close()
+    assert given == [(0, 2 * len(piece)), (2 * len(piece), 2 * len(piece))], "the rest goes with the sync"
+    assert (tmp_path / "whole").read_bytes() == 5 * piece

@@ -108,6 +108,18 @@ def test_what_a_whole_row_replaces_is_passed_over_and_nothing_else(seed: int) ->
     assert (quick.row.marker, quick.row.cells) == (slow.row.marker, slow.row.cells)
 
 
+def test_a_version_that_a_whole_row_replaces_is_not_even_looked_at() -> None:
+    layout = two_columns()
+    key, value = put(layout, {2: int_(1), 3: int_(2)}, 6)
+    assert value.startswith(layout.regular.full)
+    older, _ = put(layout, {2: int_(8)}, 5)
+    damaged = layout.regular.full[:3] + b"no such value"
+    assert merge_versions(layout, [(key, value), (older, damaged)]).row.cells[2].value == int_(1)
+    for newer_or_partial in (put(layout, {2: int_(1), 3: int_(2)}, 4), put(layout, {2: int_(1)}, 6)):
+        with pytest.raises(BadRow):
+            merge_versions(layout, [(newer_or_partial[0], newer_or_partial[1]), (older, damaged)])
+
+
 def test_a_version_with_columns_that_are_not_known_here_is_never_passed_over() -> None:
     before = table(["int"], [], ["int"])
     older, newer = RowLayout(before), RowLayout(add_column(before, "int"))

@@ -530,6 +530,25 @@ def test_a_new_small_store_can_do_without_links(tmp_path, monkeypatch, trouble):
     assert not list((tmp_path / "data").glob(".*"))
 
 
+def test_a_new_small_store_whose_name_is_not_durable_is_an_error(tmp_path, monkeypatch):
+    disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
+    disk.open("t/1", wal=False, small=True)
+    sync = os.fsync
+    left = [1]
+
+    def fails_second(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails_second)
+    with pytest.raises(StorageError, match="Input/output error"):
+        disk.open("t/2", wal=False, small=True)
+    monkeypatch.undo()
+    disk.close()
+
+
 def test_a_template_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch):
     disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
 
