@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.etcd_cluster import EtcdCluster
 from benchmarks.load import BenchmarkFailed, Case, Measurement, Target, median_of, run_case
+from benchmarks.loop_blocks import LoopBlocks
 from benchmarks.peers import ETCD, POSTGRES, REDIS, Peers
 from benchmarks.postgres_server import PostgresServer
 from benchmarks.redis_server import RedisServer
@@ -33,7 +34,6 @@ KEYS = 10_000
 VALUE_BYTES = 1024
 ONLINE_TIMEOUT_S = 30
 _BLOCKS = re.compile(r'^trimtab_loop_blocked_seconds_bucket\{.*le="([^"]+)".*\} (\S+)$')
-_LONG_MS = 20.0
 _LONGEST_MS = 60_000.0  # stands for what is longer than the watchdog tells apart
 
 
@@ -138,7 +138,7 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
     if POSTGRES.name in versions:
         targets["postgresql"] = PostgresServer(peers, options.folder)
     # One after the other, and not all at once: idle members of the other cluster would take from the machine.
-    blocks: Counter[float] = Counter()
+    blocks = LoopBlocks(options.folder)
     for ours, cases, beside in (
         (single, SINGLE, ("redis", "postgresql")),
         (three, QUORUM, ("redis", "etcd")),
@@ -149,11 +149,8 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
             assert binary is not None
             chosen["etcd"] = EtcdCluster(binary, peers.python, options.folder)
             chosen["etcd"].client_processes = 1
-        blocks += _compare(report, ours, cases, chosen, versions, options, say)
-    longest_ms = max(blocks, default=0.0)
-    report.rows.append(Row("loop of an instance", "longest block ms, at most", longest_ms, "goal", _LONG_MS, "lower"))
-    long = sum(count for up_to_ms, count in blocks.items() if up_to_ms > _LONG_MS)
-    report.notes.append(f"{long} times a loop stood still for more than 20 ms under load (creating the table is not)")
+        _compare(report, ours, cases, chosen, versions, options, blocks, say)
+    blocks.tell(report)
     after_p50_ms, after_p99_ms = sync_latency_ms(options.folder)
     report.machine |= {"sync_p50_after_ms": round(after_p50_ms, 3), "sync_p99_after_ms": round(after_p99_ms, 3)}
     report.notes.append("ratio is ours ÷ peer; one client process each, which shares the cores with the servers")
@@ -167,9 +164,10 @@ def _compare(
     beside: dict[str, Target],
     versions: dict[str, str],
     options: Options,
+    blocks: LoopBlocks,
     say: Callable[[str], None],
-) -> Counter[float]:
-    """Rows of the report for one of our clusters; how often loops stood still meanwhile, by milliseconds."""
+) -> None:
+    """Rows of the report for one of our clusters."""
     targets: dict[str, Target] = {ours.name: ours, **beside}
     started: list[Target] = []
     try:
@@ -178,9 +176,9 @@ def _compare(
             started.append(target)
             target.start()
             _run(target, case("put", 64), options, 0, fill=True)
-        blocks_before = ours.loop_blocks()
+        blocks.begin(ours)
         for each in cases:
-            measured = _measure(each, targets, options, say)
+            measured = _measure(each, targets, options, blocks, say)
             mine = measured[ours.name]
             for name in beside:
                 theirs, peer = measured[name], versions[name]
@@ -194,8 +192,8 @@ def _compare(
                 report.rows.append(
                     Row(f"{ours.name}: {each.title}", "p99 ÷ p50", spread, "goal", P99_OVER_P50, "lower")
                 )
-        return ours.loop_blocks() - blocks_before
     finally:
+        blocks.end()
         for target in started:
             target.stop()
 
@@ -222,12 +220,13 @@ def _run(target: Target, each: Case, options: Options, seed: int, *, fill: bool 
 
 
 def _measure(
-    each: Case, targets: dict[str, Target], options: Options, say: Callable[[str], None]
+    each: Case, targets: dict[str, Target], options: Options, blocks: LoopBlocks, say: Callable[[str], None]
 ) -> dict[str, Measurement]:
     runs: dict[str, list[Measurement]] = {name: [] for name in targets}
     for number in range(options.rounds):
         for name, target in targets.items():
             one = _run(target, each, options, number)
+            blocks.look()
             runs[name].append(one)
             rates = [run.operations_per_s for run in runs[name]]
             say(

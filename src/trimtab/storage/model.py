@@ -330,7 +330,9 @@ class ModelDisk:
 
     # Disk
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> ModelStore:
+    def open(
+        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+    ) -> ModelStore:
         check_name(name)
         if name in self._open:
             raise StorageError(f"{name!r} is open already; close it first")

@@ -182,10 +182,13 @@ class Disk(Protocol):
         """Free space below which a careful writer stops adding data, so that votes and clean-up still fit."""
         ...
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> Store:
+    def open(
+        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+    ) -> Store:
         """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged.
 
-        `small`: one of hundreds, which share their memory.
+        `small`: one of hundreds, which share their memory. `coming`: so many tables are about to be taken over; it
+        begins as `hold_merging` would leave it.
         """
         ...
 

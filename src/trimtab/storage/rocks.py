@@ -7,7 +7,6 @@ away when the disk is opened again.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import os
@@ -23,6 +22,8 @@ import rocksdict
 
 from trimtab.storage import wal
 from trimtab.storage.file_sums import FileSum
+from trimtab.storage.linking import NO_LINKS
+from trimtab.storage.manifest import framing_trouble, manifest_of
 from trimtab.storage.off_loop import OffLoop
 from trimtab.storage.port import (
     Corrupt,
@@ -33,7 +34,7 @@ from trimtab.storage.port import (
     check_file_name,
     check_name,
 )
-from trimtab.storage.rocks_options import RocksOptions
+from trimtab.storage.rocks_options import RocksOptions, merged_at_once
 from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
@@ -46,8 +47,6 @@ _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _CONFIG = "rocksdict-config.json"
-# A file system that has no links, no more of them, or not to this file; or the file is gone.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOENT)
 
 
 class RocksDisk:
@@ -87,7 +86,9 @@ class RocksDisk:
     def reserve_bytes(self) -> int:
         return self._reserve_bytes
 
-    def open(self, name: str, *, wal: bool, report: Report | None = None, small: bool = False) -> RocksStore:
+    def open(
+        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+    ) -> RocksStore:
         self.path_of(name)
         if name in self._open:
             raise StorageError(f"{name!r} is open already; close it first")
@@ -95,7 +96,9 @@ class RocksDisk:
         self._reports[name] = report
         if small:
             self._small.add(name)
-        store = RocksStore(self, name, wal=wal, database=self.open_database(name, self.report_to(name)))
+        merging = merged_at_once(coming)
+        database = self.open_database(name, self.report_to(name), merging=merging)
+        store = RocksStore(self, name, wal=wal, merging=merging, database=database)
         self._open[name] = store
         return store
 
@@ -321,7 +324,7 @@ class RocksDisk:
                 _delete(temporary)
             raise explain(error, name, self, "checkpoint") from error
 
-    def open_database(self, name: str, report: Report | None) -> rocksdict.Rdict:
+    def open_database(self, name: str, report: Report | None, *, merging: bool = True) -> rocksdict.Rdict:
         """Open or create, after looking for damage that RocksDB would hide, hang on, or build upon."""
         path = self.path_of(name)
         if path.is_file():
@@ -330,18 +333,18 @@ class RocksDisk:
         if not path.exists():
             if small and self._links:
                 self._begin_small(path)
-            return self._open_raw(path, small)
+            return self._open_raw(path, small, merging)
         _check_skeleton(path)
         self._settle(path, report, wal.judge(path, checksums=False))
         try:
-            return self._open_raw(path, small)
+            return self._open_raw(path, small, merging)
         except Corrupt as error:
             # The framing was fine, so it is a checksum: find out where, and whether it is the last record.
             verdict = wal.judge(path, checksums=True)
             if verdict is None:
                 raise
             self._settle(path, report, verdict, cause=error)
-        return self._open_raw(path, small)
+        return self._open_raw(path, small, merging)
 
     def _begin_small(self, path: Path) -> None:
         """Make the files that a new store begins with, as links to those of one that was made before.
@@ -370,7 +373,7 @@ class RocksDisk:
             for name in ("IDENTITY", "CURRENT", (template / "CURRENT").read_text().strip()):
                 os.link(template / name, begun / name)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             # Somebody may have removed the template: the next one makes it anew. Else there are no links here.
             self._links = not template.exists()
@@ -384,7 +387,7 @@ class RocksDisk:
             if self._template is None:
                 made = self._unfinished_path()
                 try:
-                    self._open_raw(made, small=True).close()
+                    self._open_raw(made, small=True, merging=True).close()
                 except BaseException:
                     with suppress(OSError):
                         _delete(made)
@@ -399,9 +402,10 @@ class RocksDisk:
             with suppress(OSError):  # it is swept away at the next start
                 _delete(template)
 
-    def _open_raw(self, path: Path, small: bool) -> rocksdict.Rdict:
+    def _open_raw(self, path: Path, small: bool, merging: bool) -> rocksdict.Rdict:
         created = not path.exists()
         built = self.options.build_small(self._cache, self._small_memory) if small else self.options.build(self._cache)
+        built.set_disable_auto_compactions(not merging)
         try:
             # No thread gets the interpreter while this runs, which takes some 5 ms. The loop gets it between two of
             # them: another one that opens a store waits for its turn, and a moment longer.
@@ -489,11 +493,13 @@ def _check_skeleton(path: Path) -> None:
     if "CURRENT" not in names:
         if has_data:
             raise Corrupt(str(path), "the file CURRENT is missing, but there is data")
-    elif wal.manifest_of(path) is None:
-        raise Corrupt(str(path / "CURRENT"), "it does not name a manifest that exists")
-    trouble = wal.manifest_trouble(path)
-    if trouble is not None:
-        raise Corrupt(str(wal.manifest_of(path)), trouble.why, offset=trouble.offset)
+    else:
+        manifest = manifest_of(path)
+        if manifest is None:
+            raise Corrupt(str(path / "CURRENT"), "it does not name a manifest that exists")
+        trouble = framing_trouble(manifest)
+        if trouble is not None:
+            raise Corrupt(str(manifest), trouble[1], offset=trouble[0])
     config = path / _CONFIG
     if config.exists():
         # Written without a sync when the store was created, so a crash may have left it empty. It can be done without.

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 import rocksdict
 
-SMALL_MERGED_FROM = 4  # files of a tablet's store that may hold the same keys
+# Files of a tablet's store that may hold the same keys, so that a read has to look into each of them: from so many on
+# RocksDB merges them, and with so many it may not be put off.
+SMALL_MERGED_FROM = 4
+MOST_LOOSE_FILES = 24
+
+
+def merged_at_once(loose_files: int) -> bool:
+    """Whether a store that is being loaded leaves merging to RocksDB: there is nothing to merge yet, or too much."""
+    return not SMALL_MERGED_FROM <= loose_files <= MOST_LOOSE_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class RocksOptions:
         options.set_max_file_opening_threads(1)
         options.set_skip_stats_update_on_db_open(True)
         options.set_manifest_preallocation_size(64 * 1024)
+        # Who copies the store reads all of it (`storage.manifest`).
+        options.set_max_manifest_file_size(256 * 1024)
         table = rocksdict.BlockBasedOptions()
         table.set_block_cache(cache)
         table.set_cache_index_and_filter_blocks(True)

@@ -14,10 +14,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocksdict
 
+from trimtab.storage.linking import link_tables
 from trimtab.storage.port import (
     Batch,
     Corrupt,
@@ -29,7 +31,7 @@ from trimtab.storage.port import (
     SyncFailed,
     check_bytes,
 )
-from trimtab.storage.rocks_options import SMALL_MERGED_FROM
+from trimtab.storage.rocks_options import SMALL_MERGED_FROM, merged_at_once
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
@@ -38,9 +40,7 @@ _TABLE_FILE = re.compile(r"\S+\.sst")
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 # Said by RocksDB when it declines a sync because an append failed before; no fsync was tried then.
 _AFTER_FAILED_APPEND = "Writer has previous error"
-# Files that may hold the same keys, so that a read has to look into each of them.
 _LOOSE_FILES = "rocksdb.num-files-at-level0"
-MOST_LOOSE_FILES = 24
 # Some calls of RocksDB keep the interpreter for milliseconds. Who makes several gives the loop so long in between.
 _LET_GO_S = 0.002
 
@@ -128,7 +128,7 @@ class _Scan:
 class RocksStore:
     """See the module's text. All calls come from the loop's thread; only sync and flush run elsewhere."""
 
-    def __init__(self, disk: RocksDisk, name: str, *, wal: bool, database: rocksdict.Rdict) -> None:
+    def __init__(self, disk: RocksDisk, name: str, *, wal: bool, merging: bool, database: rocksdict.Rdict) -> None:
         self.name = name
         self.wal = wal
         self.path = disk.path_of(name)
@@ -145,7 +145,7 @@ class RocksStore:
         # close() must not pull the database away under a thread that is inside it.
         self._syncing = threading.Lock()
         self._flushing = threading.Lock()
-        self._merging: bool | None = True
+        self._merging: bool | None = merging
         self.last_sync_seconds = 0.0
 
     def get(self, key: bytes) -> bytes | None:
@@ -266,6 +266,10 @@ class RocksStore:
             self._disk.adopt_checkpoint(name, self._checkpoint_into)
 
     def _checkpoint_into(self, path: str) -> None:
+        if not self.wal:
+            self._db.flush()
+            if link_tables(self.path, Path(path)):
+                return
         rocksdict.Checkpoint(self._db).create_checkpoint(path)
         let_go()
 
@@ -296,7 +300,7 @@ class RocksStore:
             self._check_writable()
             files = int(self._db.property_value(_LOOSE_FILES) or 0) + coming
             if files >= SMALL_MERGED_FROM:
-                self._set_merging(files > MOST_LOOSE_FILES)
+                self._set_merging(merged_at_once(files))
 
     def merge(self) -> None:
         with self._flushing:

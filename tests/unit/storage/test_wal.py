@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.raft.messages import ConfState, Entry, EntryType, HardState
-from trimtab.storage import wal
+from trimtab.storage import log_framing, wal
 from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import Corrupt, StorageError
 from trimtab.storage.rocks import RocksDisk
@@ -95,8 +95,8 @@ def large(tmp_path_factory) -> Original:
 
 
 def test_crc32c_gives_the_published_check_value():
-    assert wal.crc32c(b"123456789") == 0xE3069283
-    assert wal.crc32c(bytes(32)) == 0x8A9136AA
+    assert log_framing.crc32c(b"123456789") == 0xE3069283
+    assert log_framing.crc32c(bytes(32)) == 0x8A9136AA
 
 
 def test_an_intact_copy_opens_without_a_word(small):
@@ -126,7 +126,7 @@ def test_a_last_record_over_many_blocks_may_be_cut_anywhere(large):
     start, end = large.ends[-2], large.ends[-1]
     near_blocks = [
         block + shift
-        for block in range(start // wal.BLOCK_BYTES * wal.BLOCK_BYTES, end, wal.BLOCK_BYTES)
+        for block in range(start // log_framing.BLOCK_BYTES * log_framing.BLOCK_BYTES, end, log_framing.BLOCK_BYTES)
         for shift in (-7, -1, 0, 1, 6, 7, 8)
         if start < block + shift < end
     ]

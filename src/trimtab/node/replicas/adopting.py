@@ -55,7 +55,7 @@ class Generations(Protocol):
 
     async def opened(self, table: int, tablet: int, deadline: float, generation: int | None = None) -> Replica: ...
 
-    async def prepare(self, table: int, tablet: int, generation: int, deadline: float) -> Replica: ...
+    async def prepare(self, table: int, tablet: int, generation: int, deadline: float, coming: int = 0) -> Replica: ...
 
     def in_hand(self, replica: Replica) -> AbstractContextManager[None]:
         """Nobody else exchanges or removes its files meanwhile; Refused `not_ready`: somebody does."""
@@ -178,7 +178,7 @@ class Adopting:
             for number, tablet in enumerate(held):
                 self._at[load.table, load.id] = f"{number} of {len(held)} tablets are done"
                 self._open_load(load.table, load.id)
-                replica = await self._replica(load, tablet)
+                replica = await self._replica(load, tablet, len(by_tablet.get(tablet, ())))
                 if replica.adopted >= load.epoch:
                     continue
                 if not self._in_order(load, replica):
@@ -201,10 +201,14 @@ class Adopting:
         self.adopted_loads += 1
         failpoints.hit("load.adopt.after", self._name)
 
-    async def _replica(self, load: LoadRecord, tablet: int) -> Replica:
+    async def _replica(self, load: LoadRecord, tablet: int, files: int) -> Replica:
         deadline = self._loop.time() + OPEN_WAIT_S
         if load.kind is LoadKind.OVERWRITE:
-            replica = await self._replicas.prepare(load.table, tablet, load.generation, deadline)
+            # With its files comes a marker.
+            coming = files + 1 if files else 0
+            replica = await self._replicas.prepare(load.table, tablet, load.generation, deadline, coming)
+            if coming:
+                self._merging.wait(replica)
             failpoints.hit("load.adopt.prepared", self._name)
             return replica
         return await self._replicas.opened(load.table, tablet, deadline, load.generation)

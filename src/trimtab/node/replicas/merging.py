@@ -2,9 +2,9 @@
 
 A load leaves several sorted files in every replica. To merge them takes about as long as to make them, on the same
 processors, and what it makes of a generation that the next load replaces is of no use to anybody. So a replica that
-takes files of a load over is not merged any more until no load has been open for a moment, or its turn has come all the
-same: after `longest_s`, or because it has too many files (which the store itself decides). Until then it is read from
-as many files as it has.
+takes files of a load over, or is made for them, is not merged any more until no load has been open for a moment, or its
+turn has come all the same: after `longest_s`, or because it has too many files (which the store itself decides). Until
+then it is read from as many files as it has.
 
 Of a generation that is not served nothing is merged. It is kept to be gone back to, and noted here until it is removed.
 """

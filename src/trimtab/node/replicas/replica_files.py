@@ -145,15 +145,18 @@ class ReplicaFiles:
                 names.add(name)
         return sorted(names)
 
-    async def open(self, name: Name, beginning: Beginning) -> Replica:
-        """Open it, or make it; StorageError. It has not seen the log since it was open last."""
+    async def open(self, name: Name, beginning: Beginning, *, coming: int = 0) -> Replica:
+        """Open it, or make it; StorageError. It has not seen the log since it was open last.
+
+        `coming`: see Disk.open.
+        """
         late = name in self._late or beginning.state is ReplicaState.ARRIVING
         if late and not await off_loop(self._disk, partial(self._disk.exists, name.path)):
             meta, position = self._late.get(name) or await self._begin_late(name, beginning)
             store: Store = self._late_store(name, meta, position)
         else:
             async with self._opening:
-                store = await off_loop(self._disk, partial(self.open_again, name), unwanted=_close_store)
+                store = await off_loop(self._disk, partial(self.open_again, name, coming=coming), unwanted=_close_store)
             try:
                 meta, position = await self._look_at(name, store, beginning)
             except BaseException:
@@ -223,11 +226,11 @@ class ReplicaFiles:
             lost=lost,
         )
 
-    def open_again(self, name: Name) -> Store:
+    def open_again(self, name: Name, *, coming: int = 0) -> Store:
         """The store of a replica as it is without what was in memory only; the log has that. Blocking."""
         if (late := self._late.get(name)) is not None and not self._disk.exists(name.path):
             return self._late_store(name, *late)
-        store = open_store(self._disk, name.path)
+        store = open_store(self._disk, name.path, coming=coming)
         try:
             if late is not None and store.get(META_KEY) is None:
                 write_meta(store, *late)  # it was to come into files, and nothing of it did
@@ -288,8 +291,8 @@ def _parts(name: Name) -> tuple[int, int, int]:
     return name.table, name.tablet, name.generation
 
 
-def open_store(disk: Disk, path: str) -> Store:
-    return disk.open(path, wal=False, small=True)
+def open_store(disk: Disk, path: str, *, coming: int = 0) -> Store:
+    return disk.open(path, wal=False, small=True, coming=coming)
 
 
 def _unpack_late(record: bytes) -> tuple[ReplicaMeta, int]:

@@ -328,14 +328,14 @@ class Shelf:
             return  # what is known of the tables may be older than what lies here
         await self._open_in_hand(Name(*place, generation))
 
-    async def _open_in_hand(self, name: Name) -> None:
+    async def _open_in_hand(self, name: Name, *, coming: int = 0) -> None:
         """Open or make it, unless somebody is at it or has done it."""
         if name in self._in_hand or name in self._others:
             return
         self._in_hand.add(name)
         of_earlier_life = name in self._existing
         try:
-            replica = await self._open_or_complain(name)
+            replica = await self._open_or_complain(name, coming=coming)
             if replica is not None:
                 replica.was_away = of_earlier_life and self._arrives_yet(replica)
                 # It may be of an earlier life and only be opened late; then it has not seen the log yet.
@@ -349,16 +349,20 @@ class Shelf:
         """Whether nobody reads it before the leader has ordered that its copy be taken over, be it there or not."""
         return replica.arriving or self._arriving().get((replica.table, replica.tablet)) is not None
 
-    async def prepare(self, table: int, tablet: int, generation: int, deadline: float) -> Replica:
-        """The replica of a generation, made if there is none; WaitedTooLong where it could not be made by then."""
+    async def prepare(self, table: int, tablet: int, generation: int, deadline: float, coming: int = 0) -> Replica:
+        """The replica of a generation, made if there is none; WaitedTooLong where it could not be made by then.
+
+        It is about to take so many tables over, and may not merge them by itself: whoever asked sees to that it is
+        noted (`Merging.wait`).
+        """
         if self.ready and self.find(table, tablet, generation) is None:
-            await self._open_in_hand(Name(table, tablet, generation))
+            await self._open_in_hand(Name(table, tablet, generation), coming=coming)
         return await self.opened(table, tablet, deadline, generation)
 
-    async def _open_or_complain(self, name: Name) -> Replica | None:
+    async def _open_or_complain(self, name: Name, *, coming: int = 0) -> Replica | None:
         session = self._session_of(name.place)
         try:
-            replica = await self._files.open(name, self._beginning(name))
+            replica = await self._files.open(name, self._beginning(name), coming=coming)
             self._failures.pop(name.place, None)
             return replica
         except Corrupt as error:

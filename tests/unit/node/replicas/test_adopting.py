@@ -219,6 +219,26 @@ def test_an_overwrite_makes_replicas_beside_those_that_serve_and_publishing_swap
     asyncio.run(story())
 
 
+def test_replicas_that_an_overwrite_brings_many_files_to_are_made_unmerged_and_noted_and_others_are_not(tmp_path):
+    async def story():
+        disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
+        stage = await Stage(disk).start()
+        load = stage.begin("a", LoadKind.OVERWRITE, 2)
+        many = [stage.stage("a", 0, number, name=f"file-{number}") for number in range(5)]
+        one = stage.stage("a", 1, 10, name="single")
+        assert not (await stage.seal("a", *many, one)).missing
+        stage.commit(load, 1)
+        await stage.adopt("a")
+        made = [stage.replica(tablet, 2) for tablet in range(TABLETS)]
+        assert [replica.store._merging for replica in made] == [False, True, True, True]
+        assert set(stage.adopting._merging._since) == {made[0], made[1]}
+        assert rows(made[0]) == [0, 1, 2, 3, 4]
+        stage.stop()
+        disk.close()
+
+    asyncio.run(story())
+
+
 def test_a_replica_that_is_being_copied_takes_its_files_over_a_moment_later():
     async def story():
         stage = await Stage(model_disk()).start()

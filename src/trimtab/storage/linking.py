@@ -1,0 +1,63 @@
+"""A copy of a RocksDB database as links to its tables, which may be open: what RocksDB calls a checkpoint.
+
+RocksDB's own keeps the interpreter while it is made, with its syncs. Here it is links, the manifest's records once
+more, and a file that names them. A table that has gone meanwhile was merged into others, and a later look finds those.
+Where the manifest is not understood, or there are no links, RocksDB is asked after all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from trimtab.storage.manifest import NotUnderstood, live_tables, manifest_of
+
+# A file system that has no links, no more of them, or not to this file; or the file is gone.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOENT)
+_TRIES = 3
+
+
+def link_tables(source: Path, target: Path) -> bool:
+    """Make the directory `target`, a copy of the database `source`, which may be open; not synced.
+
+    False, and there is nothing: it can't be done like this. What is in memory only is not in it. OSError: whoever asked
+    removes what there is.
+    """
+    for _ in range(_TRIES):
+        manifest = manifest_of(source)
+        if manifest is None:
+            continue  # there is another one in a moment
+        try:
+            data = manifest.read_bytes()
+            live, end = live_tables(data)
+        except FileNotFoundError:
+            continue
+        except NotUnderstood:
+            return False
+        target.mkdir()
+        if _linked(source, target, live):
+            (target / manifest.name).write_bytes(data[:end])
+            (target / "CURRENT").write_text(f"{manifest.name}\n")
+            return True
+        _empty(target)
+    return False
+
+
+def _linked(source: Path, target: Path, live: set[int]) -> bool:
+    """Whether all of them were there, and links can be made."""
+    try:
+        for number in live:
+            name = f"{number:06}.sst"
+            os.link(source / name, target / name)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        return False
+    return True
+
+
+def _empty(target: Path) -> None:
+    for path in target.iterdir():
+        path.unlink()
+    target.rmdir()
