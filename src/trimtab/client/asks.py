@@ -35,11 +35,14 @@ class Sink(Protocol):
 class Ask(ABC, Generic[T]):
     """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out.
 
+    `speculative`: where it takes long, somebody else may be asked at the same time.
+
     Most of it never changes in the life of most asks, and making one should cost little: so defaults are the class's.
     """
 
     method: ClassVar[str]
     writes: ClassVar[bool]
+    speculative: ClassVar[bool] = False
     timeout_s: float
     repeatable: bool
     deadline: float
@@ -67,17 +70,41 @@ class Ask(ABC, Generic[T]):
     def read(self, body: bytes) -> T:
         """What the answer says."""
 
-    # For the connection, in the place of a future. It is over only when the connection has said so: an ask whose
-    # sink has gone away still counts as under way.
+    # For the connection, in the place of a future. An attempt is done only when the connection has said so, which it
+    # does once: one whose sink has gone away, or has its answer from somebody else, still counts as under way.
 
     def done(self) -> bool:
-        return self.over
+        return False
 
     def set_result(self, result: bytes) -> None:
         self.dispatcher.answered(self, result)
 
     def set_exception(self, exception: NetError) -> None:
         self.dispatcher.failed(self, exception)
+
+
+class SecondAttempt:
+    """An ask that another member was sent as well, as the connection to that one knows it.
+
+    `body`: what it was sent. The ask may have been made anew since, because the table has changed; this answers the
+    message before.
+    """
+
+    __slots__ = ("ask", "body", "member")
+
+    def __init__(self, ask: Ask[Any], member: Member) -> None:
+        self.ask = ask
+        self.body = ask.body
+        self.member = member
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: bytes) -> None:
+        self.ask.dispatcher.second_answered(self, result)
+
+    def set_exception(self, _exception: NetError) -> None:
+        self.ask.dispatcher.second_failed(self)
 
 
 class Reply(asyncio.Future[T], Coroutine[Any, Any, T]):

@@ -9,7 +9,8 @@ member gets a moment at first, and twice as long after each attempt that was too
 its end too; where nobody else can be asked it gets all the time there is. A write goes to another member only if
 nothing can have been executed, or if it carries its own timestamp, so that executing it twice is the same as once; else
 its outcome is unknown, and `Timeout` says so. A member that has another version of the table makes the client look at
-the schema again and make the request anew.
+the schema again and make the request anew. A read of one row that takes unusually long is asked of a second replica
+while the first has it (`speculation`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from trimtab.client.asks import Ask
+from trimtab.client.asks import Ask, SecondAttempt
 from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, TooLarge, Unavailable, VersionMismatch
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
 from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
+from trimtab.client.speculation import Speculation
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, RpcError
 from trimtab.net.errors import Overloaded as NetOverloaded
 
@@ -74,6 +76,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._detours: set[asyncio.Task[None]] = set()  # asks that wait for a connection or the schema
+        self.speculation = Speculation(self._loop, self._ask_another)
 
     @property
     def waiting(self) -> int:
@@ -82,6 +85,7 @@ class Dispatcher:
     def close(self) -> None:
         """Nothing is sent any more; what waits ends."""
         self.closed = True
+        self.speculation.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         waiting, self._waiting = self._waiting, deque()
@@ -102,6 +106,8 @@ class Dispatcher:
             self._submit(ask)
 
     def _submit(self, ask: Ask[Any]) -> None:
+        if ask.over:
+            return  # whoever was asked second has answered meanwhile
         if self.closed:
             self._end(ask, _closed())
         elif self.in_flight < self._max_in_flight:
@@ -120,6 +126,8 @@ class Dispatcher:
             )
 
     def _send(self, ask: Ask[Any]) -> None:
+        if ask.over:
+            return
         now = self._loop.time()
         left_s = ask.deadline - now
         if left_s <= 0:
@@ -139,6 +147,23 @@ class Dispatcher:
             return
         self.in_flight += 1
         member.outstanding += 1
+        if ask.speculative and ask.attempts == 1:
+            self.speculation.sent(ask, now)
+
+    def _ask_another(self, ask: Ask[Any]) -> bool:
+        """Ask somebody else too, who is as good as the first; whether there is anybody."""
+        now = self._loop.time()
+        others = [each for each in self.members.holding(ask.table, ask.tablet) if each is not ask.member]
+        member = self.members.choose(others, now)
+        if member is None or member.channel is None or not member.near or member.avoid_until > now:
+            return False
+        try:
+            member.channel.ask(ask.method, ask.body, max(ask.deadline - now, 0.0), SecondAttempt(ask, member))
+        except NetError:
+            return False  # the first one still has it
+        self.in_flight += 1
+        member.outstanding += 1
+        return True
 
     def _attempt_s(self, ask: Ask[Any], member: Member, left_s: float) -> float:
         limit_s = ATTEMPT_S * 2**ask.lapsed
@@ -161,16 +186,29 @@ class Dispatcher:
     # The end of an attempt
 
     def answered(self, ask: Ask[Any], body: bytes) -> None:
-        self._returned(ask)
-        ask.over = True
-        ask.sink.answered(ask, body)
+        self._returned(ask.member)
+        self._answered(ask, body)
 
     def failed(self, ask: Ask[Any], error: NetError) -> None:
-        member = self._returned(ask)
-        self._judge(ask, member, error)
+        member = self._returned(ask.member)
+        if not ask.over:
+            self._judge(ask, member, error)
 
-    def _returned(self, ask: Ask[Any]) -> Member:
-        member = ask.member
+    def second_answered(self, attempt: SecondAttempt, body: bytes) -> None:
+        self._returned(attempt.member)
+        if attempt.body is attempt.ask.body:
+            self._answered(attempt.ask, body)
+
+    def second_failed(self, attempt: SecondAttempt) -> None:
+        """The first one is still there, or was tried again: what becomes of that is told."""
+        self._returned(attempt.member)
+
+    def _answered(self, ask: Ask[Any], body: bytes) -> None:
+        if not ask.over:
+            ask.over = True
+            ask.sink.answered(ask, body)
+
+    def _returned(self, member: Member | None) -> Member:
         assert member is not None, "only what was sent comes back"
         self.in_flight -= 1
         member.outstanding -= 1
@@ -270,8 +308,9 @@ class Dispatcher:
     def _end(self, ask: Ask[Any], error: Error) -> None:
         if ask.doubt and isinstance(error, _NOT_DONE):
             error = Timeout(f"an earlier attempt may have been carried out; the last one was not: {error}")
-        ask.over = True
-        ask.sink.failed(ask, error)
+        if not ask.over:
+            ask.over = True
+            ask.sink.failed(ask, error)
 
     # Detours: what has to wait for something else first. They take a task; requests on the straight way don't.
 

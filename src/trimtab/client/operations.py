@@ -122,6 +122,7 @@ class Get(Reading):
     """One row by its whole primary key."""
 
     method: ClassVar[str] = protocol.GET
+    speculative: ClassVar[bool] = True
 
     def __init__(
         self,
