@@ -42,7 +42,6 @@ class Ask(ABC, Generic[T]):
 
     method: ClassVar[str]
     writes: ClassVar[bool]
-    speculative: ClassVar[bool] = False
     timeout_s: float
     repeatable: bool
     deadline: float
@@ -51,6 +50,7 @@ class Ask(ABC, Generic[T]):
     attempts = 0
     lapsed = 0  # attempts that were given too little time
     doubt = False
+    speculative = False
     over = False
     member: Member | None = None  # who has it, or had it last
     prefer: Member | None = None  # who holds more of it than one tablet

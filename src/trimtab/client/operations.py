@@ -122,7 +122,6 @@ class Get(Reading):
     """One row by its whole primary key."""
 
     method: ClassVar[str] = protocol.GET
-    speculative: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -143,6 +142,7 @@ class Get(Reading):
         cells = plan.key_cells(self.key)
         self.plan = reading = plan.reading(self.columns)
         table = plan.table
+        self.speculative = plan.speculative
         self.table = table.id
         self.tablet = tablet_of(plan.token(cells[: plan.partition_count]), table.tablets)
         self.body = protocol.encode(

@@ -77,6 +77,7 @@ class TablePlan:
         self._key_set = frozenset(self.key)
         self._key_serializers = tuple(self.types[name].serialize for name in self.key)
         self.partition_count = len(self.partition)
+        self.speculative = table.options.speculative_retry != "none"
         self._writes: dict[tuple[str, ...], WritePlan] = {}
         self._reads: dict[tuple[str, ...] | None, ReadPlan] = {}
 

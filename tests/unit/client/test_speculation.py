@@ -12,6 +12,7 @@ from tests.unit.client.fake_cluster import FakeCluster, fails
 from tests.unit.client.playing import Stage, play
 from tests.unit.client.test_dispatch import slowly, users, warm
 
+from trimtab.catalog import commands
 from trimtab.client.database import Database
 from trimtab.client.speculation import BURST, LONGEST_S, SHARE, SHORTEST_S, Speculation
 from trimtab.net.server import Request
@@ -211,6 +212,20 @@ def test_writes_and_reads_of_many_rows_are_never_asked_twice() -> None:
         return speculation.asked_twice - before
 
     assert play(users(), work) == 0
+
+
+def test_a_table_may_say_that_nobody_is_asked_twice() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await warm(db)
+        await db.table("shop.users").put({"id": 1, "name": "a"})
+        holds(stage.cluster, 0.5, member=2)
+        found = [await timed(db, 1) for _ in range(6)]
+        return max(took_s for _, took_s in found), db._session.dispatcher.speculation.asked_twice
+
+    cluster = users()
+    cluster.change(commands.AlterTable("shop", "users", options={"speculative_retry": "none"}))
+    longest_s, twice = play(cluster, work)
+    assert longest_s >= 0.5 and twice == 0
 
 
 def test_an_answer_to_a_message_that_was_made_anew_since_is_not_taken() -> None:
