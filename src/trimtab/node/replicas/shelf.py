@@ -28,10 +28,10 @@ from functools import partial
 from trimtab.loads.records import EpochRecord
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.flushing import FlushBounds, Flushing
+from trimtab.node.replicas.out_of_space import OutOfSpace
 from trimtab.node.replicas.replaying import replay
 from trimtab.node.replicas.replica import Replica, ReplicaState
 from trimtab.node.replicas.replica_files import Beginning, Name, Place, ReplicaFiles
-from trimtab.node.replicas.replica_meta import read_position
 from trimtab.node.replicas.row_cache import RowCache
 from trimtab.node.replicas.swapping import Swaps
 from trimtab.node.replicas.waiting import off_loop, outcome
@@ -103,7 +103,7 @@ class Shelf:
         # Why something of a tablet could not be opened or removed the last time; for which session it was to be made.
         self._failures: dict[Place, tuple[str, StorageError]] = {}
         self._damaged: list[tuple[Replica, Corrupt]] = []
-        self._full: list[Replica] = []
+        self._full = OutOfSpace(disk, log, damaged=self.damaged, story=story, complain=complain)
         self._waits = Waits()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -265,7 +265,7 @@ class Shelf:
                 self._waits.look()
                 await self._news.wait()
                 self._news.clear()
-                await self._recover()
+                await self._full.recover()
                 await self._put_in_quarantine()
                 await self._drop_strangers()
                 await self._open_missing()
@@ -285,9 +285,7 @@ class Shelf:
         return self._loop.time()
 
     def full(self, replica: Replica) -> None:
-        if replica not in self._full:
-            self._full.append(replica)
-            self._complain(f"the replica of {replica.title} takes no writes: {replica.stalled}")
+        self._full.add(replica)
 
     def damaged(self, replica: Replica, error: Corrupt) -> None:
         if replica.closed or any(each is replica for each, _ in self._damaged):
@@ -442,33 +440,6 @@ class Shelf:
             self._failures[name.place] = session, failure
             return None
 
-    async def _recover(self) -> None:
-        """Open stores again that ran out of space, and replay what they lost."""
-        for replica in list(self._full):
-            if replica.closed:
-                self._full.remove(replica)
-                continue
-            if self._disk.free_bytes() <= max(1, self._disk.reserve_bytes):
-                return
-            try:
-                replica.store.reopen()
-                replica.recovered(read_position(replica.store, replica.name))
-            except DiskFull:
-                return
-            except Corrupt as error:
-                self._full.remove(replica)
-                self.damaged(replica, error)
-                continue
-            replica.stalled = Replaying(f"the replica of {replica.title} is being brought up to date with the log")
-            # What was synced while it was stalled lies in the log too; what is synced from now on waits.
-            replica.hold()
-            await replay(self._log, [replica], self._loop)
-            if isinstance(replica.stalled, Replaying):
-                self._full.remove(replica)
-                replica.stalled = None
-                self._story(f"the replica of {replica.title} takes writes again")
-            replica.release()
-
     # Moving
 
     async def _drop_strangers(self) -> None:
@@ -602,10 +573,6 @@ class Shelf:
             figures[2] += memory_bytes
         for table, (count, disk_bytes, memory_bytes) in sorted(tables.items()):
             yield table, count, disk_bytes, memory_bytes
-
-
-class Replaying(StorageError):
-    """A replica lost what was in its memory and is replaying the log."""
 
 
 async def _few_at_a_time(count: int, work: Sequence[Callable[[], Coroutine[None, None, None]]]) -> None:
