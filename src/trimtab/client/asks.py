@@ -26,8 +26,10 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """Who waits for an ask. Told once, on the loop; must not raise."""
+    """Who waits for an ask. Told once, on the loop; must not raise. `gone`: it does not wait any more."""
 
+    @property
+    def gone(self) -> bool: ...
     def answered(self, ask: Ask[Any], body: bytes) -> None: ...
     def failed(self, ask: Ask[Any], error: Exception) -> None: ...
 
@@ -35,7 +37,8 @@ class Sink(Protocol):
 class Ask(ABC, Generic[T]):
     """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out.
 
-    `speculative`: where it takes long, somebody else may be asked at the same time.
+    `alike`: what it has in common with others that take alike long. Where it takes longer, somebody else may be asked
+    at the same time; None: never. `under_way`: a member has it.
 
     Most of it never changes in the life of most asks, and making one should cost little: so defaults are the class's.
     """
@@ -50,8 +53,9 @@ class Ask(ABC, Generic[T]):
     attempts = 0
     lapsed = 0  # attempts that were given too little time
     doubt = False
-    speculative = False
+    alike: object | None = None
     over = False
+    under_way = False
     member: Member | None = None  # who has it, or had it last
     prefer: Member | None = None  # who holds more of it than one tablet
     table = 0  # with the tablet: where it should go
@@ -103,12 +107,31 @@ class SecondAttempt:
     def set_result(self, result: bytes) -> None:
         self.ask.dispatcher.second_answered(self, result)
 
-    def set_exception(self, _exception: NetError) -> None:
-        self.ask.dispatcher.second_failed(self)
+    def set_exception(self, exception: NetError) -> None:
+        self.ask.dispatcher.second_failed(self, exception)
+
+
+class Nobody:
+    """The sink of an ask that is over: whoever waited has the answer, and the ask does not keep it."""
+
+    gone = True
+
+    def answered(self, ask: Ask[Any], body: bytes) -> None:
+        raise AssertionError("an ask is answered once")
+
+    def failed(self, ask: Ask[Any], error: Exception) -> None:
+        raise AssertionError("an ask fails once")
+
+
+NOBODY = Nobody()
 
 
 class Reply(asyncio.Future[T], Coroutine[Any, Any, T]):
     """What an asyncio client gives at once: await it, gather it, or make a task of it."""
+
+    @property
+    def gone(self) -> bool:
+        return self.done()
 
     def answered(self, ask: Ask[T], body: bytes) -> None:
         if self.done():

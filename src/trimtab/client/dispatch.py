@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from trimtab.client.asks import Ask, SecondAttempt
+from trimtab.client.asks import NOBODY, Ask, SecondAttempt
 from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, TooLarge, Unavailable, VersionMismatch
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
@@ -147,18 +147,22 @@ class Dispatcher:
             return
         self.in_flight += 1
         member.outstanding += 1
-        if ask.speculative and ask.attempts == 1:
-            self.speculation.sent(ask, now)
+        ask.under_way = True
+        if ask.alike is not None and ask.attempts == 1:
+            self.speculation.patience(ask.alike).sent(ask, now)
 
     def _ask_another(self, ask: Ask[Any]) -> bool:
-        """Ask somebody else too, who is as good as the first; whether there is anybody."""
+        """Ask somebody else too, who is as good as the first. False: nobody is, or others wait to be sent at all."""
+        if self.in_flight >= self._max_in_flight or self._waiting:
+            return False
         now = self._loop.time()
         others = [each for each in self.members.holding(ask.table, ask.tablet) if each is not ask.member]
         member = self.members.choose(others, now)
         if member is None or member.channel is None or not member.near or member.avoid_until > now:
             return False
         try:
-            member.channel.ask(ask.method, ask.body, max(ask.deadline - now, 0.0), SecondAttempt(ask, member))
+            limit_s = min(ATTEMPT_S, ask.deadline - now)
+            member.channel.ask(ask.method, ask.body, limit_s, SecondAttempt(ask, member))
         except NetError:
             return False  # the first one still has it
         self.in_flight += 1
@@ -191,7 +195,10 @@ class Dispatcher:
 
     def failed(self, ask: Ask[Any], error: NetError) -> None:
         member = self._returned(ask.member)
-        if not ask.over:
+        ask.under_way = False
+        if ask.over:
+            self._blame(member, error)
+        else:
             self._judge(ask, member, error)
 
     def second_answered(self, attempt: SecondAttempt, body: bytes) -> None:
@@ -199,14 +206,15 @@ class Dispatcher:
         if attempt.body is attempt.ask.body:
             self._answered(attempt.ask, body)
 
-    def second_failed(self, attempt: SecondAttempt) -> None:
+    def second_failed(self, attempt: SecondAttempt, error: NetError) -> None:
         """The first one is still there, or was tried again: what becomes of that is told."""
-        self._returned(attempt.member)
+        self._blame(self._returned(attempt.member), error)
 
     def _answered(self, ask: Ask[Any], body: bytes) -> None:
         if not ask.over:
             ask.over = True
-            ask.sink.answered(ask, body)
+            sink, ask.sink = ask.sink, NOBODY
+            sink.answered(ask, body)
 
     def _returned(self, member: Member | None) -> Member:
         assert member is not None, "only what was sent comes back"
@@ -235,17 +243,23 @@ class Dispatcher:
 
     # What a failure means
 
+    def _blame(self, member: Member, error: NetError) -> None:
+        """Ask others first for a moment, if it is the member that failed and not the request."""
+        lost = isinstance(error, ConnectionLost | DeadlineExceeded)
+        if lost or (isinstance(error, RpcError) and error.code in NOT_THERE):
+            member.avoid_until = self._loop.time() + AVOID_S
+
     def _judge(self, ask: Ask[Any], member: Member, error: NetError) -> None:
+        self._blame(member, error)
         if isinstance(error, FrameTooLarge):
             self._end(ask, TooLarge(str(error)))
         elif isinstance(error, RpcError):
-            self._refused(ask, member, error)
+            self._refused(ask, error)
         elif isinstance(error, NotConnected):
             self._again(ask, str(error), at_once=True)
         elif isinstance(error, NetOverloaded):
             self._patiently(ask, "overloaded", Overloaded(str(error)))
         elif isinstance(error, ConnectionLost | DeadlineExceeded):
-            member.avoid_until = self._loop.time() + AVOID_S
             ask.doubt = ask.doubt or ask.writes
             ask.lapsed += isinstance(error, DeadlineExceeded)
             if ask.repeatable:
@@ -255,7 +269,7 @@ class Dispatcher:
         else:
             self._end(ask, Error(f"the request failed in this client: {error}"))
 
-    def _refused(self, ask: Ask[Any], member: Member, error: RpcError) -> None:
+    def _refused(self, ask: Ask[Any], error: RpcError) -> None:
         code = error.code
         if code in HOPELESS:
             self._end(ask, translated(error, writes=ask.writes))
@@ -268,7 +282,6 @@ class Dispatcher:
         if code in OTHER_SCHEMA:
             self._detour(ask, self._with_new_schema, error)
         elif code in NOT_THERE:
-            member.avoid_until = self._loop.time() + AVOID_S
             self._again(ask, error.text, last=translated(error, writes=ask.writes))
         else:
             self._patiently(ask, code, translated(error, writes=ask.writes))
@@ -310,7 +323,8 @@ class Dispatcher:
             error = Timeout(f"an earlier attempt may have been carried out; the last one was not: {error}")
         if not ask.over:
             ask.over = True
-            ask.sink.failed(ask, error)
+            sink, ask.sink = ask.sink, NOBODY
+            sink.failed(ask, error)
 
     # Detours: what has to wait for something else first. They take a task; requests on the straight way don't.
 
@@ -358,6 +372,9 @@ class Dispatcher:
     async def _with_new_schema(self, ask: Ask[Any], refusal: RpcError) -> None:
         """A member knows another version of the table than we do: newer, or older for a moment."""
         known = await self._refresh(ask.deadline)
+        if ask.over:
+            # The second one has answered, and whoever waited may be reading that: it stays what it was made for.
+            return
         try:
             ask.prepare(known)
         except UnknownTable as error:

@@ -39,6 +39,8 @@ class Waiter:
 
     __slots__ = ("_body", "_error", "_gate")
 
+    gone = False
+
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._gate.acquire()

@@ -142,7 +142,8 @@ class Get(Reading):
         cells = plan.key_cells(self.key)
         self.plan = reading = plan.reading(self.columns)
         table = plan.table
-        self.speculative = plan.speculative
+        # A row as it was is another matter: the newest past is waited for.
+        self.alike = (table.id, self.level) if plan.speculative and not self.as_of_us else None
         self.table = table.id
         self.tablet = tablet_of(plan.token(cells[: plan.partition_count]), table.tablets)
         self.body = protocol.encode(

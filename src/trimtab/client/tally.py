@@ -16,6 +16,8 @@ from trimtab.client.session import Session
 class Tally:
     """The sink of all requests of one put_many, on the loop."""
 
+    gone = False
+
     def __init__(self, session: Session, batches: RowBatches) -> None:
         self._session = session
         self._batches = batches

@@ -23,6 +23,8 @@ _LOOK_S = 1.0
 class ThreadTally:
     """The sink of all requests of one put_many: told on the loop, looked at by the thread."""
 
+    gone = False
+
     def __init__(self, thread: LoopThread, batches: RowBatches) -> None:
         self._thread = thread
         self._batches = batches

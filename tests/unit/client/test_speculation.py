@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.client.fake_cluster import FakeCluster, fails
+import uvloop
+from tests.unit.client.fake_cluster import FakeCluster, fails, ignores
 from tests.unit.client.playing import Stage, play
-from tests.unit.client.test_dispatch import slowly, users, warm
+from tests.unit.client.served import contact, served
+from tests.unit.client.test_dispatch import asked_once, slowly, users, warm
 
+import trimtab
 from trimtab.catalog import commands
+from trimtab.client import loop_thread
 from trimtab.client.database import Database
-from trimtab.client.speculation import BURST, LONGEST_S, SHARE, SHORTEST_S, Speculation
+from trimtab.client.speculation import BURST, LONGEST_S, MAX_SENT, SHARE, SHORTEST_S, Speculation
 from trimtab.net.server import Request
 from trimtab.rows import protocol
+
+KIND = "reads of one table"
 
 
 class Loop:
@@ -42,8 +49,15 @@ class Loop:
         self.now = until
 
 
+class Sink:
+    gone = False
+
+
 class Read:
     """An ask that is answered at a time of its own."""
+
+    sink = Sink()
+    under_way = True
 
     def __init__(self, loop: Loop, takes_s: float) -> None:
         self._loop = loop
@@ -54,51 +68,116 @@ class Read:
         return self._loop.now >= self._until
 
 
-def offered(takes_s: Callable[[], float], reads: int) -> tuple[Speculation, int]:
-    """Reads in a row, 3 ms apart: how patient it has become, and how many were asked twice."""
+def offered(takes_s: Callable[[], float], reads: int, every_s: float = 0.003) -> tuple[float, int]:
+    """Reads in a row: how patient it has become, and how many were asked twice."""
     loop = Loop()
     asked: list[Any] = []
     speculation = Speculation(loop, lambda ask: not asked.append(ask))  # type: ignore[arg-type]
     for _ in range(reads):
-        speculation.sent(Read(loop, takes_s()), loop.now)  # type: ignore[arg-type]
-        loop.run_until(loop.now + 0.003)
+        speculation.patience(KIND).sent(Read(loop, takes_s()), loop.now)  # type: ignore[arg-type]
+        loop.run_until(loop.now + every_s)
     loop.run_until(loop.now + 10)
-    return speculation, len(asked)
+    return speculation.patience(KIND).seconds, len(asked)
 
 
 def test_patience_becomes_what_nearly_all_reads_need() -> None:
     rng = random.Random(3)
-    speculation, asked = offered(lambda: rng.uniform(0.001, 0.003), 5000)
-    assert 0.0025 < speculation.patience_s < 0.0035
+    patience_s, asked = offered(lambda: rng.uniform(0.001, 0.003), 5000)
+    assert 0.0025 < patience_s < 0.0035
     assert asked < 5000 * 0.04
 
 
-def test_a_bad_time_is_not_taken_for_what_is_usual() -> None:
-    rng = random.Random(4)
-    slow = {number for number in range(4000, 4800) if rng.random() < 0.06}
-    numbers = iter(range(10_000))
-    speculation, _ = offered(lambda: 0.05 if next(numbers) in slow else rng.uniform(0.001, 0.002), 4800)
-    assert speculation.patience_s < 0.005
+def test_a_bad_second_is_not_taken_for_what_is_usual() -> None:
+    rng, numbers = random.Random(4), iter(range(10_000))
+
+    def takes_s() -> float:
+        return 0.05 if next(numbers) >= 4000 else rng.uniform(0.001, 0.002)
+
+    usual_s, _ = offered(lambda: rng.uniform(0.001, 0.002), 4000)
+    patience_s, asked = offered(takes_s, 4400)
+    assert usual_s < patience_s < 2 * usual_s
+    assert asked > BURST, "those of the bad second"
+
+
+def test_where_everything_becomes_slow_patience_follows() -> None:
+    rng, numbers = random.Random(5), iter(range(100_000))
+
+    def takes_s() -> float:
+        return 0.02 if next(numbers) >= 1000 else rng.uniform(0.001, 0.002)
+
+    assert offered(takes_s, 60_000)[0] > 0.015
 
 
 def test_where_everything_is_slow_few_are_asked_twice_and_patience_grows() -> None:
-    speculation, asked = offered(lambda: 0.5, 2000)
-    assert speculation.patience_s > 0.1
+    patience_s, asked = offered(lambda: 0.5, 2000)
+    assert patience_s > 0.1
     assert 0 < asked <= BURST + 2000 * SHARE
 
 
 def test_patience_has_bounds() -> None:
-    assert offered(lambda: 0.0, 200_000)[0].patience_s == SHORTEST_S
-    assert offered(lambda: 1e9, 5_000)[0].patience_s == LONGEST_S
+    assert offered(lambda: 0.0, 200_000)[0] == SHORTEST_S
+    assert offered(lambda: 1e9, 5_000)[0] == LONGEST_S
+
+
+def test_reads_that_do_not_take_alike_long_have_each_their_own_patience() -> None:
+    loop = Loop()
+    loop.call_at = lambda when, call: (when, call)  # type: ignore[method-assign, assignment, return-value]
+    speculation = Speculation(loop, lambda _ask: True)  # type: ignore[arg-type]
+    slow, fast = speculation.patience("slow"), speculation.patience("fast")
+    slow.seconds = 0.7
+    assert speculation.patience("slow") is slow and fast.seconds < 0.01
+    for number in range(1000):
+        speculation.patience(number)
+    assert len(speculation._patience) <= 256
 
 
 def test_who_could_not_be_asked_does_not_count() -> None:
     loop = Loop()
     speculation = Speculation(loop, lambda _ask: False)  # type: ignore[arg-type]
     for _ in range(100):
-        speculation.sent(Read(loop, 1e9), loop.now)  # type: ignore[arg-type]
+        speculation.patience(KIND).sent(Read(loop, 1e9), loop.now)  # type: ignore[arg-type]
     loop.run_until(5)
     assert speculation.asked_twice == 0
+
+
+def test_no_more_are_kept_than_there_is_a_bound_for() -> None:
+    loop = Loop()
+    speculation = Speculation(loop, lambda _ask: False)  # type: ignore[arg-type]
+    for _ in range(MAX_SENT + 100):
+        speculation.patience(KIND).sent(Read(loop, 1e9), loop.now)  # type: ignore[arg-type]
+    assert len(speculation.patience(KIND)._sent) == MAX_SENT
+
+
+def test_a_loop_whose_clock_has_whole_milliseconds_does_not_turn_idly() -> None:
+    """It fired on the tick before, found nothing due, and was armed for at once, hundreds of times."""
+    looks = 0
+
+    async def main() -> None:
+        nonlocal looks
+        speculation = Speculation(asyncio.get_running_loop(), lambda _ask: False)
+        patience = speculation.patience(KIND)
+        look = patience._look
+
+        def noted() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+
+        patience._look = noted  # type: ignore[method-assign]
+
+        class Answered:
+            over = True
+
+        for _ in range(100):
+            patience.seconds = 0.0022
+            patience.sent(Answered(), asyncio.get_running_loop().time())  # type: ignore[arg-type]
+            await asyncio.sleep(0.004)
+
+    uvloop.run(main())
+    assert 1 <= looks <= 400
+
+
+# In a client
 
 
 def holds(cluster: FakeCluster, seconds: float, member: int) -> None:
@@ -111,9 +190,9 @@ def holds(cluster: FakeCluster, seconds: float, member: int) -> None:
     cluster.script(protocol.GET, *[answer] * 50, members=(member,))
 
 
-async def timed(db: Database, id: int) -> tuple[Any, float]:
+async def timed(db: Database, id: int, **options: Any) -> tuple[Any, float]:
     began = asyncio.get_running_loop().time()
-    row = await db.table("shop.users").get(id=id)
+    row = await db.table("shop.users").get(id=id, **options)
     return row, asyncio.get_running_loop().time() - began
 
 
@@ -122,10 +201,16 @@ def idle(db: Database) -> bool:
     return dispatcher.in_flight == 0 and all(each.outstanding == 0 for each in dispatcher.members.by_id.values())
 
 
+async def ready(db: Database, stage: Stage) -> None:
+    """Warm, with a row; what is asked counts from here."""
+    await warm(db)
+    await db.table("shop.users").put({"id": 1, "name": "a"})
+    stage.cluster.asked.clear()
+
+
 def test_a_member_that_stands_still_for_a_moment_delays_no_read_for_long() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        await db.table("shop.users").put({"id": 1, "name": "a"})
+        await ready(db, stage)
         holds(stage.cluster, 1.0, member=2)
         found = [await timed(db, 1) for _ in range(12)]
         twice = db._session.dispatcher.speculation.asked_twice
@@ -138,11 +223,9 @@ def test_a_member_that_stands_still_for_a_moment_delays_no_read_for_long() -> No
     assert twice >= 1 and all_back, "late answers are counted, and then forgotten"
 
 
-def test_a_second_one_that_fails_leaves_the_first_alone() -> None:
+def test_a_second_one_that_fails_leaves_the_first_alone_and_is_avoided() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        await db.table("shop.users").put({"id": 1, "name": "a"})
-        stage.cluster.asked.clear()
+        await ready(db, stage)
         refuse = iter([None, fails("not_ready"), fails("not_ready")])
 
         def answer(request: Request) -> None:
@@ -155,18 +238,18 @@ def test_a_second_one_that_fails_leaves_the_first_alone() -> None:
 
         stage.cluster.script(protocol.GET, answer)
         row, took_s = await timed(db, 1)
-        return row, took_s, len(stage.cluster.of(protocol.GET)), idle(db)
+        now = asyncio.get_running_loop().time()
+        avoided = [each for each in db._session.members.by_id.values() if each.avoid_until > now]
+        return row, took_s, len(stage.cluster.of(protocol.GET)), idle(db), len(avoided)
 
-    row, took_s, asked, all_back = play(users(), work)
+    row, took_s, asked, all_back, avoided = play(users(), work)
     assert row == {"id": 1, "name": "a"} and 0.29 < took_s < 0.4
-    assert asked == 2 and all_back
+    assert asked == 2 and all_back and avoided == 1
 
 
 def test_a_first_one_that_fails_afterwards_is_not_tried_again() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        await db.table("shop.users").put({"id": 1, "name": "a"})
-        stage.cluster.asked.clear()
+        await ready(db, stage)
         first = iter([True])
 
         def answer(request: Request) -> None:
@@ -185,14 +268,42 @@ def test_a_first_one_that_fails_afterwards_is_not_tried_again() -> None:
     assert asked == 2 and all_back
 
 
+def test_a_member_that_never_answers_is_avoided_though_others_did() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await ready(db, stage)
+        stage.cluster.script(protocol.GET, *[ignores] * 50, members=(2,))
+        while not stage.cluster.asked or stage.cluster.asked[-1][0] != 2:
+            await db.table("shop.users").get(id=1)
+        await asyncio.sleep(2.1)
+        return db._session.members.by_id[2].avoid_until > asyncio.get_running_loop().time(), idle(db)
+
+    assert play(users(), work) == (True, True)
+
+
+def test_a_second_one_that_never_answers_is_given_up_long_before_a_long_deadline() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await ready(db, stage)
+        first = iter([True])
+
+        def answer(request: Request) -> None:
+            if next(first, False):
+                body = stage.cluster._rows_answer(1, protocol.decode_get(request.body))
+                asyncio.get_running_loop().call_later(0.2, request.reply, body)
+
+        stage.cluster.script(protocol.GET, answer)
+        row, _ = await timed(db, 1, timeout=3600)
+        await asyncio.sleep(3)
+        return row, idle(db)
+
+    assert play(users(), work) == ({"id": 1, "name": "a"}, True)
+
+
 @pytest.mark.parametrize(
     "cluster", [users(3, replicas=1), users(2, replicas=2, dcs={2: "dc2"})], ids=["one replica", "far away"]
 )
 def test_whoever_is_not_as_good_as_the_first_is_not_asked(cluster: FakeCluster) -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        await db.table("shop.users").put({"id": 1, "name": "a"})
-        stage.cluster.asked.clear()
+        await ready(db, stage)
         slowly(stage.cluster, 0.5)
         await db.table("shop.users").get(id=1)
         return len(stage.cluster.of(protocol.GET)), db._session.dispatcher.speculation.asked_twice
@@ -200,14 +311,15 @@ def test_whoever_is_not_as_good_as_the_first_is_not_asked(cluster: FakeCluster) 
     assert play(cluster, work, datacenter="dc1") == (1, 0)
 
 
-def test_writes_and_reads_of_many_rows_are_never_asked_twice() -> None:
+def test_writes_and_reads_of_many_rows_or_of_the_past_are_never_asked_twice() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
+        await ready(db, stage)
         table = db.table("shop.users")
         speculation = db._session.dispatcher.speculation
         before = speculation.asked_twice
         slowly(stage.cluster, 0.5)
         await table.get_many([{"id": each} for each in range(10)])
+        await table.get(id=1, as_of=1_000_000)
         await table.put({"id": 1, "name": "a"})
         return speculation.asked_twice - before
 
@@ -216,23 +328,63 @@ def test_writes_and_reads_of_many_rows_are_never_asked_twice() -> None:
 
 def test_a_table_may_say_that_nobody_is_asked_twice() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        await db.table("shop.users").put({"id": 1, "name": "a"})
+        await ready(db, stage)
         holds(stage.cluster, 0.5, member=2)
         found = [await timed(db, 1) for _ in range(6)]
         return max(took_s for _, took_s in found), db._session.dispatcher.speculation.asked_twice
 
-    cluster = users()
-    cluster.change(commands.AlterTable("shop", "users", options={"speculative_retry": "none"}))
-    longest_s, twice = play(cluster, work)
+    longest_s, twice = play(asked_once(users()), work)
     assert longest_s >= 0.5 and twice == 0
+
+
+def test_the_client_has_no_more_under_way_than_it_may() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await ready(db, stage)
+        slowly(stage.cluster, 0.3, times=200)
+        dispatcher = db._session.dispatcher
+        most = 0
+        reads = [asyncio.ensure_future(db.table("shop.users").get(id=each)) for each in range(60)]
+        while not all(each.done() for each in reads):
+            most = max(most, dispatcher.in_flight)
+            await asyncio.sleep(0.001)
+        return most
+
+    assert play(users(), work, max_in_flight=8) == 8
+
+
+def test_nobody_is_asked_twice_for_who_has_gone() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await ready(db, stage)
+        slowly(stage.cluster, 0.5)
+        speculation = db._session.dispatcher.speculation
+        before = speculation.asked_twice
+        reads = [asyncio.ensure_future(db.table("shop.users").get(id=1)) for _ in range(10)]
+        await asyncio.sleep(0.001)
+        for each in reads:
+            each.cancel()
+        await asyncio.sleep(0.3)
+        return speculation.asked_twice - before
+
+    assert play(users(), work) == 0
+
+
+def test_a_closed_client_asks_nobody_any_more() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await ready(db, stage)
+        slowly(stage.cluster, 0.5)
+        read = asyncio.ensure_future(db.table("shop.users").get(id=1))
+        await asyncio.sleep(0.001)
+        await db.close()
+        await asyncio.gather(read, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        return len(stage.cluster.of(protocol.GET))
+
+    assert play(users(), work) <= 1
 
 
 def test_an_answer_to_a_message_that_was_made_anew_since_is_not_taken() -> None:
     async def work(db: Database, stage: Stage) -> Any:
-        await warm(db)
-        table = db.table("shop.users")
-        await table.put({"id": 1, "name": "a"})
+        await ready(db, stage)
         dispatcher = db._session.dispatcher
         taken: list[Any] = []
         answered = dispatcher.second_answered
@@ -250,3 +402,64 @@ def test_an_answer_to_a_message_that_was_made_anew_since_is_not_taken() -> None:
 
     taken, longest_s, names = play(users(), work)
     assert taken >= 1 and 0.29 < longest_s < 0.5 and names == {"a"}
+
+
+def test_a_thread_reads_its_answer_by_the_schema_it_was_made_for(
+    free_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first replica refuses because the table has changed; the second, which does not know, answers meanwhile; and
+    the thread that waits gets the processor only after the schema was looked at again.
+    """
+    wait = loop_thread.Waiter.wait
+
+    def slowly_woken(self: loop_thread.Waiter, ask: Any) -> Any:
+        assert self._gate.acquire(timeout=20)
+        time.sleep(0.1)
+        self._gate.release()
+        return wait(self, ask)
+
+    with served(free_ports(2)) as cluster:
+        cluster.replicas = 2
+        cluster.create("shop.users", "id bigint, name text", "id", tablets=4)
+        with trimtab.connect(contact(cluster)) as db:
+            table = db.table("shop.users")
+            table.put({"id": 1, "name": "secret"})
+            for _ in range(50):
+                table.get(id=1)
+            known = cluster.catalog
+            cluster.change(commands.AlterTable("shop", "users", add=[commands.ColumnSpec("nick", "text")]))
+            cluster.change(commands.AlterTable("shop", "users", drop=["name"]))
+            asked: list[int] = []
+            for number in (1, 2):
+                cluster.script(protocol.GET, _by_turns(cluster, number, asked, known), members=(number,))
+                cluster.script(protocol.SCHEMA, _schema_later(cluster, number), members=(number,))
+            monkeypatch.setattr(loop_thread.Waiter, "wait", slowly_woken)
+            assert table.get(id=1) in ({"id": 1, "name": "secret"}, {"id": 1, "nick": None})
+            assert len(asked) == 2
+
+
+def _by_turns(cluster: FakeCluster, number: int, asked: list[int], known: Any) -> Callable[[Request], None]:
+    """Whoever is asked first refuses soon; the other one knows the schema of before, and answers a little later."""
+
+    def answer(request: Request) -> None:
+        asked.append(number)
+        loop = asyncio.get_running_loop()
+        if len(asked) == 1:
+            cluster.behind[3 - number] = known
+            loop.call_later(0.03, request.fail, "version_mismatch", "another version")
+        else:
+            body = cluster._rows_answer(number, protocol.decode_get(request.body))
+            loop.call_later(0.045, request.reply, body)
+
+    return answer
+
+
+def _schema_later(cluster: FakeCluster, number: int) -> Callable[[Request], None]:
+    def answer(request: Request) -> None:
+        behind = dict(cluster.behind)
+        cluster.behind.clear()
+        body = cluster._schema(number, request.body)
+        cluster.behind.update(behind)
+        asyncio.get_running_loop().call_later(0.04, request.reply, body)
+
+    return answer
