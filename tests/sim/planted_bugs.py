@@ -179,7 +179,7 @@ BUGS = (
         "        until_s = sent_s + grant.lease_ms / 1000\n",
         "        until_s = now_s + grant.lease_ms / 1000\n",
         "topology",
-        seed=15,
+        seed=43,
     ),
     PlantedBug(
         "a barrier that skips without fencing",
@@ -278,7 +278,7 @@ BUGS = (
         "        forget_before_ms=min(now_ms - options.gc_grace_s * 1000, "
         "repaired_through_ms + now_ms - oldest_pending_ms),\n",
         "tables",
-        seed=83,
+        seed=139,
     ),
     # Of loads and jobs.
     PlantedBug(
@@ -303,7 +303,7 @@ BUGS = (
         _IF_COMMITTED,
         "        if load is not None:\n            return load\n" + _IF_COMMITTED,
         "loads",
-        seed=55,
+        seed=84,
     ),
     PlantedBug(
         "a load published before all have taken it over",
@@ -311,7 +311,7 @@ BUGS = (
         "    if left := to_adopt(situation, record):\n",
         "    if left := frozenset[int]():\n",
         "loads",
-        seed=20,
+        seed=4,
     ),
     PlantedBug(
         "a page of a scan read at another epoch",
@@ -319,7 +319,7 @@ BUGS = (
         "            self._epoch = epoch\n",
         "            del epoch\n",
         "loads",
-        seed=8,
+        seed=6,
     ),
     PlantedBug(
         "rows shown of a load that can't be seen yet",
@@ -343,7 +343,7 @@ BUGS = (
         "                and replica.generation == write.generation\n",
         "",
         "loads",
-        seed=13,
+        seed=1,
     ),
     PlantedBug(
         "two drivers of jobs at once",
@@ -377,7 +377,7 @@ BUGS = (
         _GUARD,
         "        return\n" + _GUARD,
         "moves",
-        seed=19,
+        seed=54,
     ),
     PlantedBug(
         "a copy cut over to before its checksums are compared",
@@ -385,7 +385,7 @@ BUGS = (
         "        if wrong:\n",
         "        if False:\n",
         "moves",
-        seed=21,
+        seed=3,
     ),
     PlantedBug(
         "replicas that leave cleaned without a barrier",
@@ -401,7 +401,7 @@ BUGS = (
         "        chosen += (able[first:] + able[:first])[:number]\n",
         "        chosen += (able[first:] + able[:first])[:1]\n",
         "moves",
-        seed=12,
+        seed=122,
     ),
     PlantedBug(
         "an adjusted target that keeps its stage",
@@ -426,7 +426,7 @@ BUGS = (
         "    if current is not None and proposal.trigger <= current.trigger:\n",
         "    if False:\n",
         "moves",
-        seed=28,
+        seed=7,
     ),
     PlantedBug(
         "replicas that only ever become more",
