@@ -83,7 +83,7 @@ def _jobs(state: ClusterState) -> Iterator[str]:
     queued = sum(job.state is JobState.QUEUED for job in state.jobs.open_jobs())
     if queued and state.jobs.living_driver is None:
         what = "1 job waits" if queued == 1 else f"{queued} jobs wait"
-        yield f"{what} for a driver; none runs (trimtab pipeline starts one)"
+        yield f"{what} for a driver; none runs yet (the leader starts one, or `trimtab pipeline` does)"
 
 
 def _strangers(state: ClusterState) -> Iterator[str]:

@@ -14,8 +14,9 @@ def about_drivers(queue: Queue) -> list[str]:
 def test_jobs_that_nobody_runs_are_told_of_until_a_driver_enters() -> None:
     queue = Queue()
     queue.create()
-    assert about_drivers(queue) == ["1 job waits for a driver; none runs (trimtab pipeline starts one)"]
+    how = "the leader starts one, or `trimtab pipeline` does"
+    assert about_drivers(queue) == [f"1 job waits for a driver; none runs yet ({how})"]
     queue.create()
-    assert about_drivers(queue)[0].startswith("2 jobs wait for a driver; none runs")
+    assert about_drivers(queue)[0].startswith("2 jobs wait for a driver; none runs yet")
     queue.enter()
     assert about_drivers(queue) == []
