@@ -414,7 +414,7 @@ def test_a_thread_reads_its_answer_by_the_schema_it_was_made_for(
 
     def slowly_woken(self: loop_thread.Waiter, ask: Any) -> Any:
         assert self._gate.acquire(timeout=20)
-        time.sleep(0.1)
+        time.sleep(1.0)
         self._gate.release()
         return wait(self, ask)
 
@@ -446,10 +446,10 @@ def _by_turns(cluster: FakeCluster, number: int, asked: list[int], known: Any) -
         loop = asyncio.get_running_loop()
         if len(asked) == 1:
             cluster.behind[3 - number] = known
-            loop.call_later(0.03, request.fail, "version_mismatch", "another version")
+            loop.call_later(0.3, request.fail, "version_mismatch", "another version")
         else:
             body = cluster._rows_answer(number, protocol.decode_get(request.body))
-            loop.call_later(0.045, request.reply, body)
+            loop.call_later(0.45, request.reply, body)
 
     return answer
 
@@ -460,6 +460,6 @@ def _schema_later(cluster: FakeCluster, number: int) -> Callable[[Request], None
         cluster.behind.clear()
         body = cluster._schema(number, request.body)
         cluster.behind.update(behind)
-        asyncio.get_running_loop().call_later(0.04, request.reply, body)
+        asyncio.get_running_loop().call_later(0.4, request.reply, body)
 
     return answer
