@@ -38,7 +38,8 @@ class Ask(ABC, Generic[T]):
     """`repeatable`: carrying it out twice is the same as once. `doubt`: an attempt may have been carried out.
 
     `alike`: what it has in common with others that take alike long. Where it takes longer, somebody else may be asked
-    at the same time; None: never. `under_way`: a member has it.
+    at the same time; None: never. `joins`: what it has in common with others that may go as one request with it (see
+    `joining`); nothing: it goes alone. `under_way`: a member has it.
 
     Most of it never changes in the life of most asks, and making one should cost little: so defaults are the class's.
     """
@@ -54,6 +55,7 @@ class Ask(ABC, Generic[T]):
     lapsed = 0  # attempts that were given too little time
     doubt = False
     alike: object | None = None
+    joins: tuple[object, ...] = ()
     over = False
     under_way = False
     member: Member | None = None  # who has it, or had it last
@@ -69,6 +71,15 @@ class Ask(ABC, Generic[T]):
     @abstractmethod
     def prepare(self, known: Known) -> None:
         """Make the message and say where it should go. InvalidRequest: it makes no sense. UnknownTable: not yet."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is prepared."""
+        return bool(self.body)
+
+    def message(self) -> bytes:
+        """What a member is sent, once it is prepared."""
+        return self.body
 
     @abstractmethod
     def read(self, body: bytes) -> T:

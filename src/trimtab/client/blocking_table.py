@@ -390,7 +390,7 @@ class Table(TableRequests):
 
     def _fitting(self, ask: Ask[Any]) -> Ask[Any]:
         """What is wrong with the first page is told when it is asked for, and not when it is read."""
-        if not ask.body:
+        if not ask.ready:
             session = self._session
             self._thread.call(lambda: session.dispatcher.prepare(ask, session.loop.time() + ask.timeout_s))
         return ask

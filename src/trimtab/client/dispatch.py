@@ -10,7 +10,8 @@ its end too; where nobody else can be asked it gets all the time there is. A wri
 nothing can have been executed, or if it carries its own timestamp, so that executing it twice is the same as once; else
 its outcome is unknown, and `Timeout` says so. A member that has another version of the table makes the client look at
 the schema again and make the request anew. A read of one row that takes unusually long is asked of a second replica
-while the first has it (`speculation`).
+while the first has it (`speculation`). Puts of one turn of the loop travel together where one member can
+coordinate them (`joining`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trimtab.client.asks import NOBODY, Ask, SecondAttempt
+from trimtab.client.contact import decoded
 from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, TooLarge, Unavailable, VersionMismatch
+from trimtab.client.joining import Joining, Joint
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
+from trimtab.client.operations import Put, put_message
 from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
 from trimtab.client.speculation import Speculation
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, RpcError
 from trimtab.net.errors import Overloaded as NetOverloaded
+from trimtab.rows import protocol
 
 MAX_IN_FLIGHT = 1_024
 MAX_WAITING = 100_000
@@ -76,6 +81,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._detours: set[asyncio.Task[None]] = set()  # asks that wait for a connection or the schema
+        self._joining = Joining(self._loop, self._begin_joint, members.holding, self._send_joint)
         self.speculation = Speculation(self._loop, self._ask_another)
 
     @property
@@ -89,7 +95,7 @@ class Dispatcher:
         if self._sweeper is not None:
             self._sweeper.cancel()
         waiting, self._waiting = self._waiting, deque()
-        for ask in waiting:
+        for ask in [*waiting, *(put for joint in self._joining.taken() for put in joint.puts)]:
             self._end(ask, _closed())
         for task in list(self._detours):
             task.cancel()
@@ -100,7 +106,7 @@ class Dispatcher:
         """Take a new ask, prepared or not (without a body). It ends at its sink."""
         ask.dispatcher = self
         ask.deadline = self._loop.time() + ask.timeout_s
-        if not ask.body:
+        if not ask.ready:
             self._detour(ask, self._prepared)
         else:
             self._submit(ask)
@@ -110,7 +116,11 @@ class Dispatcher:
             return  # whoever was asked second has answered meanwhile
         if self.closed:
             self._end(ask, _closed())
-        elif self.in_flight < self._max_in_flight:
+        elif self.in_flight + self._joining.count < self._max_in_flight:
+            if isinstance(ask, Put) and self._may_join(ask) and self._joining.add(ask):
+                return
+            if self._joining.count and ask.writes:
+                self._joining.flush()  # writes leave in the order that they were made in
             self._send(ask)
         elif len(self._waiting) < self._max_waiting:
             self._waiting.append(ask)
@@ -141,7 +151,7 @@ class Dispatcher:
         ask.member = member
         try:
             limit_s = self._attempt_s(ask, member, left_s) if ask.repeatable else left_s
-            member.channel.ask(ask.method, ask.body, limit_s, ask)
+            member.channel.ask(ask.method, ask.message(), limit_s, ask)
         except NetError as error:
             self._judge(ask, member, error)
             return
@@ -150,6 +160,36 @@ class Dispatcher:
         ask.under_way = True
         if ask.alike is not None and ask.attempts == 1:
             self.speculation.patience(ask.alike).sent(ask, now)
+
+    def _may_join(self, put: Put) -> bool:
+        return bool(put.joins) and self.in_flight > 0 and not put.attempts
+
+    def _begin_joint(self, put: Put) -> Joint | None:
+        member = self._member_for(put, self._loop.time())
+        return None if member is None or member.channel is None else Joint(self, member)
+
+    def _send_joint(self, joint: Joint) -> None:
+        """Puts that nobody was sent yet, as one request."""
+        puts, member = joint.puts, joint.member
+        first = puts[0]
+        left_s = first.deadline - self._loop.time()
+        if len(puts) == 1 or left_s <= 0 or member.channel is None:
+            for put in puts:
+                put.prefer = member
+                self._send(put)
+            return
+        for put in puts:
+            put.attempts += 1
+            put.member = member
+        try:
+            member.channel.ask(first.method, put_message(puts), left_s, joint)
+        except NetError as error:
+            self._judge_joint(joint, error)
+            return
+        self.in_flight += len(puts)
+        member.outstanding += len(puts)
+        for put in puts:
+            put.under_way = True
 
     def _ask_another(self, ask: Ask[Any]) -> bool:
         """Ask somebody else too, who is as good as the first. False: nobody is, or others wait to be sent at all."""
@@ -210,16 +250,53 @@ class Dispatcher:
         """The first one is still there, or was tried again: what becomes of that is told."""
         self._blame(self._returned(attempt.member), error)
 
+    def joint_answered(self, joint: Joint, body: bytes) -> None:
+        self._returned(joint.member, len(joint.puts))
+        try:
+            reply = decoded(protocol.decode_write_reply, body)
+        except Error as error:
+            for put in joint.puts:
+                self._end(put, error)
+            return
+        for put in joint.puts:
+            part = reply.refused.get(put.tablet)
+            if part is None:
+                self._answered(put, body)
+                continue
+            put.under_way = False
+            if part.code == protocol.UNFINISHED:
+                put.go_on(reply.timestamp_us)
+                self._submit(put)
+            else:
+                self._judge_one_of_many(put, joint.member, RpcError(part.code, part.text, part.details))
+
+    def joint_failed(self, joint: Joint, error: NetError) -> None:
+        self._returned(joint.member, len(joint.puts))
+        for put in joint.puts:
+            put.under_way = False
+        self._judge_joint(joint, error)
+
+    def _judge_joint(self, joint: Joint, error: NetError) -> None:
+        for put in joint.puts:
+            self._judge_one_of_many(put, joint.member, error)
+
+    def _judge_one_of_many(self, put: Put, member: Member, error: NetError) -> None:
+        """What is wrong may be another one's fault: then it is sent again, alone."""
+        if isinstance(error, FrameTooLarge) or (isinstance(error, RpcError) and error.code in HOPELESS):
+            self._submit(put)
+        else:
+            self._judge(put, member, error)
+
     def _answered(self, ask: Ask[Any], body: bytes) -> None:
         if not ask.over:
             ask.over = True
             sink, ask.sink = ask.sink, NOBODY
             sink.answered(ask, body)
 
-    def _returned(self, member: Member | None) -> Member:
+    def _returned(self, member: Member | None, count: int = 1) -> Member:
         assert member is not None, "only what was sent comes back"
-        self.in_flight -= 1
-        member.outstanding -= 1
+        self.in_flight -= count
+        member.outstanding -= count
         if self._waiting:
             # In the next turn: the connection that tells us may be about to end.
             self._loop.call_soon(self._pump)

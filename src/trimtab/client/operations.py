@@ -13,18 +13,20 @@ from trimtab.client.asks import Ask
 from trimtab.client.contact import decoded
 from trimtab.client.errors import Error, InvalidRequest
 from trimtab.client.known import Known
-from trimtab.client.plans import ReadPlan, Row, TablePlan
+from trimtab.client.plans import ReadPlan, Row, TablePlan, WritePlan
 from trimtab.client.stamps import Stamps
 from trimtab.rows import protocol
 from trimtab.rows.protocol import (
     BatchRequest,
     Bound,
+    Cell,
     DeleteRequest,
     GetRequest,
     PutRequest,
     RowsReply,
     ScanRequest,
     SliceRequest,
+    Way,
 )
 from trimtab.tablets.consistency import Level
 from trimtab.tablets.ring import tablet_of
@@ -340,9 +342,15 @@ class Writing(Ask[int]):
 
 
 class Put(Writing):
-    """One row."""
+    """One row. Its message is made when it is sent: it may become that of several (see `joining`)."""
 
     method: ClassVar[str] = protocol.PUT
+    cells: list[Cell] | None = None
+    version = 0
+    writing: WritePlan
+    ways: list[Way]
+    row_key: tuple[Cell, ...]
+    size_bytes = 0
 
     def __init__(
         self,
@@ -364,26 +372,53 @@ class Put(Writing):
     def prepare(self, known: Known) -> None:
         plan = known.plan(self.name)
         row = self.row
-        writing = plan.writing(row)
-        cells, ways = plan.changing_cells(writing, row)
+        self.writing = writing = plan.writing(row)
+        cells, self.ways = plan.changing_cells(writing, row)
         table = plan.table
         self.table = table.id
+        self.version = table.version
         partition: Any = [cells[at] for at in writing.partition]
         self.tablet = tablet_of(plan.token(partition), table.tablets)
-        self.body = protocol.encode(
-            PutRequest(
-                table.id,
-                table.version,
-                writing.ids,
-                [cells],
-                self.level,
-                self.timestamp_us,
-                self.stamps.latest_us,
-                self.ttl_s,
-                self.update,
-                ways,
-            )
+        self.cells = cells
+        if not (self.timestamp_us or self.ways or writing.static):
+            self.row_key = tuple([cells[at] for at in writing.key])
+            self.size_bytes = sum([len(cell) for cell in cells if cell is not None])
+            # The plan itself, which is there as long as this is, stands for the columns and the version of the table.
+            self.joins = id(writing), self.level, self.ttl_s, self.update, self.timeout_s
+
+    @property
+    def ready(self) -> bool:
+        return self.cells is not None
+
+    def message(self) -> bytes:
+        return put_message([self])
+
+    def go_on(self, timestamp_us: int) -> None:
+        """It was stamped, and what became of it is not known: from now on it has this stamp, and may be repeated."""
+        self.timestamp_us = timestamp_us
+        self.repeatable = True
+        self.doubt = True
+
+
+def put_message(puts: Sequence[Put]) -> bytes:
+    """What a member is sent for puts that differ in their rows alone."""
+    first = puts[0]
+    rows: list[Any] = [put.cells for put in puts]
+    return protocol.encode(
+        PutRequest(
+            first.table,
+            first.version,
+            first.writing.ids,
+            rows,
+            first.level,
+            first.timestamp_us,
+            first.stamps.latest_us,
+            first.ttl_s,
+            first.update,
+            first.ways,
+            len(puts) > 1,
         )
+    )
 
 
 class PutSome(Writing):

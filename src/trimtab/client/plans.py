@@ -35,6 +35,7 @@ class WritePlan(NamedTuple):
     serializers: tuple[Serialize, ...]
     partition: tuple[int, ...]  # where among the columns the partition key's are
     key: tuple[int, ...]  # where the whole primary key's are
+    static: bool  # whether some belong to the partition
 
 
 class ReadPlan(NamedTuple):
@@ -114,6 +115,7 @@ class TablePlan:
             tuple(self.types[name].serialize for name in names),
             key[: self.partition_count],
             key,
+            not self.statics.isdisjoint(names),
         )
 
     def cells(self, plan: WritePlan, row: Mapping[str, Any]) -> list[Cell]:

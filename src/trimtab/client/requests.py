@@ -8,6 +8,7 @@ whether that is old: what does not fit then either is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from trimtab.catalog.schema import Table as Schema
@@ -223,10 +224,9 @@ def _page_rows(rows: int) -> int:
 
 
 def prepared(ask: A, known: Known) -> A:
-    try:
+    # Else the session looks at the schema again, and then prepares it.
+    with suppress(InvalidRequest):
         ask.prepare(known)
-    except InvalidRequest:
-        ask.body = b""  # the session looks at the schema again, and then prepares it
     return ask
 
 

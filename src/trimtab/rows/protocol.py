@@ -41,6 +41,8 @@ SCAN = "data.scan"
 REPLICA_WRITE = "replica.write"
 REPLICA_READ = "replica.read"
 
+UNFINISHED = "unfinished"  # the code of a part that is still under way
+
 Cell = bytes | None
 Pairs = list[bytes]  # key, value, key, value, ...
 
@@ -108,7 +110,8 @@ class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
     `timestamp_us` set by the client orders the write; else the coordinator stamps it, later than `after_us`. `update`:
     the cells alone are written, and the row does not exist without them (CQL's UPDATE; else INSERT). `ways` in step
-    with the columns; empty: all WHOLE. `ttl_s` 0: the cells never expire; None: the table says when.
+    with the columns; empty: all WHOLE. `ttl_s` 0: the cells never expire; None: the table says when. `apart`: the rows
+    are puts of their own that travel together; what becomes of those of one tablet says nothing about the others.
     """
 
     table: int
@@ -121,6 +124,7 @@ class PutRequest(msgspec.Struct, array_like=True, frozen=True, tag=1):
     ttl_s: int | None = None
     update: bool = False
     ways: list[Way] = []
+    apart: bool = False
 
 
 class Bound(msgspec.Struct, array_like=True, frozen=True):
@@ -158,11 +162,24 @@ class BatchRequest(msgspec.Struct, array_like=True, frozen=True):
     after_us: int = 0
 
 
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """Why a part of a request was not carried out, as the refusal of a whole one says it."""
+
+    code: str
+    text: str
+    details: bytes = b""
+
+
 class WriteReply(msgspec.Struct, array_like=True, frozen=True):
-    """The stamp that was used, and how many replicas had synced the write when the answer left."""
+    """The stamp that was used, and how many replicas had synced the write when the answer left.
+
+    `refused`: of a put whose rows are `apart`, the tablets whose rows were not written, or may not be. Those that
+    are UNFINISHED can be put again with this stamp.
+    """
 
     timestamp_us: int
     acknowledged: int = 0
+    refused: dict[int, Refusal] = {}
 
 
 class GetRequest(msgspec.Struct, array_like=True, frozen=True):

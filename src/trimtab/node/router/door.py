@@ -82,6 +82,9 @@ class RowsDoor:
                 request.fail(answer.code, answer.text, answer.details)
             else:
                 self.answers[request.method, ""] += 1
+                if answer.__class__ is protocol.WriteReply:
+                    for part in answer.refused.values():
+                        self.answers[request.method, part.code] += 1
                 request.reply(body)
 
         self._executor.execute(asked, deadline, done)

@@ -22,6 +22,7 @@ from typing import Any
 from trimtab.loads.view import LoadView
 from trimtab.node.answering import Refused
 from trimtab.node.router import refusals
+from trimtab.node.router.apart import Apart
 from trimtab.node.router.batches import Batches
 from trimtab.node.router.gets import Gets
 from trimtab.node.router.large_rows import refusal_of_get
@@ -172,7 +173,13 @@ class Executor:
         parts = pairs_of_put(layout, request, stamp_us, now_ms, stamped_by=stamped_by)
         table = layout.table
         writes = self._by_tablet(table.id, table.tablets, parts, now_ms)
-        self._write(writes, request, stamp_us, deadline, done)
+        if request.apart and len(writes) > 1:
+            tablets = [write.tablet for write in writes]
+            answer = Apart(tablets, stamp_us, self._writes.deadlines, self._loop.time(), done)
+            for write in writes:
+                self._writes.begin([write], request.level, deadline, answer.part(write.tablet))
+        else:
+            self._write(writes, request, stamp_us, deadline, done)
 
     def _delete(self, request: DeleteRequest, deadline: float, done: Done) -> None:
         layout = self._schemas.asked(request.table, request.version)

@@ -1,0 +1,123 @@
+"""Puts of a moment as one request: those of one turn of the loop that the same member can coordinate.
+
+An application that has many puts under way, each awaited by itself, makes them in clusters, because the answers before
+them came together. Sent one by one, each costs a frame, a turn of the executor, a write of a replica and an answer;
+together they cost little more than one. Rows of one tablet go to the same replicas and are synced by them at once, so
+they would have had the same fate anyway; the rows of each tablet are answered for themselves. Two exceptions:
+
+* A request that is refused because of what it says may be refused because of one of its rows: then each is sent alone.
+* Rows of a request have one stamp. Two puts of the same row would be merged cell by cell, so they are never in one, and
+  the later goes later.
+
+Nothing waits for company: what is alone at the end of its turn goes alone, and so does a put while nothing else is
+under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trimtab.client.operations import Put
+from trimtab.net.errors import NetError
+
+if TYPE_CHECKING:
+    from trimtab.client.dispatch import Dispatcher
+    from trimtab.client.members import Member
+
+MAX_ROWS = 64
+# About what a member takes of a connection in one turn, so that a sync for the first begins while others are read.
+MAX_BYTES = 16 * 1024
+MAX_OPEN = 8  # requests of a kind; where tablets are spread more widely, what is left goes alone
+
+
+class Joint:
+    """Puts that a member is to get, or has, as one request. The connection tells it the answer."""
+
+    __slots__ = ("_dispatcher", "bytes", "member", "puts", "rows")
+
+    def __init__(self, dispatcher: Dispatcher, member: Member) -> None:
+        self._dispatcher = dispatcher
+        self.member = member
+        self.puts: list[Put] = []
+        self.rows: set[tuple[bytes | None, ...]] = set()
+        self.bytes = 0
+
+    def another(self) -> Joint:
+        """An empty one to the same member."""
+        return Joint(self._dispatcher, self.member)
+
+    def add(self, put: Put) -> None:
+        self.puts.append(put)
+        self.rows.add(put.row_key)
+        self.bytes += put.size_bytes
+
+    def has_room(self, put: Put) -> bool:
+        full = len(self.puts) >= MAX_ROWS or self.bytes + put.size_bytes > MAX_BYTES
+        return not full and put.row_key not in self.rows
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: bytes) -> None:
+        self._dispatcher.joint_answered(self, result)
+
+    def set_exception(self, exception: NetError) -> None:
+        self._dispatcher.joint_failed(self, exception)
+
+
+class Joining:
+    """Of one dispatcher. `send` gets what goes as one request, at the end of the turn or before."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[Put], Joint | None],
+        holding: Callable[[int, int], Sequence[Member]],
+        send: Callable[[Joint], None],
+    ) -> None:
+        """`begin`: an empty request to whom a put should go, None if nobody can be asked now. `holding`: who could."""
+        self.count = 0  # puts that are held here
+        self._loop = loop
+        self._begin = begin
+        self._holding = holding
+        self._send = send
+        self._open: dict[tuple[object, ...], list[Joint]] = {}
+
+    def add(self, put: Put) -> bool:
+        """Hold a put until the end of this turn. False: it has to go alone."""
+        kind = self._open.get(put.joins)
+        if kind is None:
+            if not self._open:
+                self._loop.call_soon(self.flush)
+            kind = self._open[put.joins] = []
+        holders = self._holding(put.table, put.tablet)
+        for place, joint in enumerate(kind):
+            if joint.member in holders:
+                if not joint.has_room(put):
+                    self.count -= len(joint.puts)
+                    self._send(joint)
+                    # To the same member: it sends the replicas what it gets in one turn as one message each.
+                    joint = kind[place] = joint.another()
+                break
+        else:
+            begun = self._begin(put) if len(kind) < MAX_OPEN else None
+            if begun is None:
+                return False
+            joint = begun
+            kind.append(joint)
+        joint.add(put)
+        self.count += 1
+        return True
+
+    def flush(self) -> None:
+        """Send what is held."""
+        for joint in self.taken():
+            self._send(joint)
+
+    def taken(self) -> list[Joint]:
+        """Let go of what is held."""
+        held, self._open = self._open, {}
+        self.count = 0
+        return [joint for kind in held.values() for joint in kind]

@@ -1,0 +1,160 @@
+"""Puts that travel together are answered by tablet, and those that are done don't wait for those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.node.router.stage import TABLE, play
+from tests.unit.node.router.test_reads import big, users
+
+from trimtab.loads.view import LoadView
+from trimtab.node.answering import Refused
+from trimtab.node.router.apart import PATIENCE_S
+from trimtab.node.router.deadlines import Deadlines
+from trimtab.node.router.executor import Executor
+from trimtab.node.router.stamping import Stamping
+from trimtab.node.waits import Waits
+from trimtab.rows.layout import RowLayout
+from trimtab.rows.protocol import UNFINISHED, PutRequest, ReplicaWrite, WriteReply
+from trimtab.tablets.clock import HybridClock
+
+NOW_MS = 1_700_000_000_000
+Done = Callable[[Refused | None, int], None]
+
+
+class Desk:
+    """An executor whose writes end when, and as, a test says."""
+
+    def __init__(self, limit_bytes: int = 1 << 20) -> None:
+        self.begun: list[tuple[list[ReplicaWrite], Done]] = []
+        self.deadlines = Deadlines()
+        nothing: Any = SimpleNamespace()
+        schemas: Any = SimpleNamespace(asked=lambda *_: RowLayout(replace(users(), tablets=8)))
+        writes: Any = SimpleNamespace(raft_id=1, deadlines=self.deadlines, begin=self._begin)
+        stamping = Stamping(HybridClock(500), lambda: NOW_MS)
+        self.executor = Executor(
+            schemas,
+            LoadView(),
+            writes,
+            nothing,
+            nothing,
+            nothing,
+            stamping,
+            Waits(),
+            limit_bytes=limit_bytes,
+            complain=pytest.fail,
+        )
+
+    def _begin(self, writes: list[ReplicaWrite], _level: Any, _deadline: float, done: Done) -> None:
+        self.begun.append((writes, done))
+
+    def put(self, count: int, *, apart: bool = True) -> asyncio.Task[Any]:
+        loop = asyncio.get_running_loop()
+        request = PutRequest(TABLE, 1, [1, 2], [[big(each), b"name"] for each in range(count)], apart=apart)
+        return loop.create_task(self.executor.ask(request, loop.time() + 5))
+
+    def end(self, refused: Refused | None = None) -> int:
+        """The oldest write ends so; its tablet."""
+        (write,), done = self.begun.pop(0)
+        done(refused, 0 if refused else 3)
+        return write.tablet
+
+
+def test_each_tablet_has_a_write_of_its_own_and_all_are_answered_together() -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(100)
+        await asyncio.sleep(0)
+        tablets = [writes[0].tablet for writes, _ in desk.begun]
+        assert all(len(writes) == 1 for writes, _ in desk.begun)
+        assert len(tablets) == len(set(tablets)) > 1
+        assert sum(len(writes[0].pairs) for writes, _ in desk.begun) == 200
+        while desk.begun:
+            assert not asked.done()
+            desk.end()
+        reply = await asked
+        assert (reply.acknowledged, reply.refused) == (3, {}) and reply.timestamp_us
+        assert not len(desk.deadlines)
+
+    play(story)
+
+
+def test_a_tablet_that_is_refused_is_named_with_its_reason() -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(100)
+        await asyncio.sleep(0)
+        wrong = desk.end(Refused("unavailable", "too few", b"numbers"))
+        while desk.begun:
+            desk.end()
+        reply = await asked
+        assert {tablet: (each.code, each.text, each.details) for tablet, each in reply.refused.items()} == {
+            wrong: ("unavailable", "too few", b"numbers")
+        }
+
+    play(story)
+
+
+def test_those_that_are_done_do_not_wait_for_one_that_hangs() -> None:
+    async def story() -> None:
+        desk, loop = Desk(), asyncio.get_running_loop()
+        begin = loop.time()
+        asked = desk.put(100)
+        await asyncio.sleep(0)
+        while len(desk.begun) > 1:
+            desk.end()
+        reply = await asked
+        assert PATIENCE_S <= loop.time() - begin < 2 * PATIENCE_S
+        hangs = desk.begun[0][0][0].tablet
+        assert {tablet: each.code for tablet, each in reply.refused.items()} == {hangs: UNFINISHED}
+        desk.end()  # too late to say so; and nobody is answered twice
+
+    play(story)
+
+
+def test_where_nothing_is_done_the_first_that_is_gets_the_answer_away() -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(100)
+        await asyncio.sleep(3 * PATIENCE_S)
+        assert not asked.done(), "a disk that is busy holds all of them"
+        done = desk.end()
+        reply = await asked
+        assert reply.refused and done not in reply.refused
+        assert {each.code for each in reply.refused.values()} == {UNFINISHED}
+
+    play(story)
+
+
+def test_a_tablet_with_several_writes_is_done_when_all_of_them_are() -> None:
+    async def story() -> None:
+        desk = Desk(limit_bytes=200)
+        asked = desk.put(100)
+        await asyncio.sleep(0)
+        tablets = [writes[0].tablet for writes, _ in desk.begun]
+        assert len(tablets) > len(set(tablets))
+        while len(desk.begun) > 1:
+            desk.end()
+        last = desk.begun[0][0][0].tablet
+        reply = await asked
+        assert set(reply.refused) == {last}
+
+    play(story)
+
+
+def test_rows_that_are_not_apart_share_one_fate() -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(100, apart=False)
+        await asyncio.sleep(0)
+        ((writes, done),) = desk.begun
+        assert len(writes) > 1
+        done(None, 2)
+        assert await asked == WriteReply((await asked).timestamp_us, 2)
+
+    play(story)
