@@ -62,7 +62,7 @@ class Ask(ABC, Generic[T]):
     prefer: Member | None = None  # who holds more of it than one tablet
     table = 0  # with the tablet: where it should go
     tablet = -1  # anywhere
-    body = b""  # empty: not prepared yet
+    body = b""  # its message, where that is made when it is prepared; empty: not yet
 
     def __init__(self, timeout_s: float, repeatable: bool) -> None:
         self.timeout_s = timeout_s

@@ -44,6 +44,8 @@ BACKOFF_MAX_S = 0.5
 _PATIENCE = {"unavailable": 2, "overloaded": 5, "read_failed": 1, "corrupt": 1, "disk_full": 0}
 # Errors that say, or let one think, that nothing was done.
 _NOT_DONE = (Unavailable, Overloaded, InvalidRequest, VersionMismatch)
+# One row of a request may be the reason for these.
+_OF_ANOTHER = HOPELESS | {protocol.ALONE}
 _MAX_ATTEMPTS = 1_000  # a deadline of hours must not make an endless loop
 _SWEEP_S = 0.05
 
@@ -103,7 +105,7 @@ class Dispatcher:
     # On the way
 
     def start(self, ask: Ask[Any]) -> None:
-        """Take a new ask, prepared or not (without a body). It ends at its sink."""
+        """Take a new ask, prepared or not. It ends at its sink."""
         ask.dispatcher = self
         ask.deadline = self._loop.time() + ask.timeout_s
         if not ask.ready:
@@ -117,11 +119,7 @@ class Dispatcher:
         if self.closed:
             self._end(ask, _closed())
         elif self.in_flight + self._joining.count < self._max_in_flight:
-            if isinstance(ask, Put) and self._may_join(ask) and self._joining.add(ask):
-                return
-            if self._joining.count and ask.writes:
-                self._joining.flush()  # writes leave in the order that they were made in
-            self._send(ask)
+            self._send_or_hold(ask)
         elif len(self._waiting) < self._max_waiting:
             self._waiting.append(ask)
             if self._sweeper is None:
@@ -134,6 +132,14 @@ class Dispatcher:
                     "ask less at a time, or give connect() a greater max_waiting"
                 ),
             )
+
+    def _send_or_hold(self, ask: Ask[Any]) -> None:
+        """Send it, now or with others at the end of this turn. There is room for it."""
+        if isinstance(ask, Put) and ask.joins and not ask.attempts and self.in_flight and self._joining.add(ask):
+            return
+        if self._joining.count and ask.writes:
+            self._joining.flush()  # it may be of the same row
+        self._send(ask)
 
     def _send(self, ask: Ask[Any]) -> None:
         if ask.over:
@@ -161,9 +167,6 @@ class Dispatcher:
         if ask.alike is not None and ask.attempts == 1:
             self.speculation.patience(ask.alike).sent(ask, now)
 
-    def _may_join(self, put: Put) -> bool:
-        return bool(put.joins) and self.in_flight > 0 and not put.attempts
-
     def _begin_joint(self, put: Put) -> Joint | None:
         member = self._member_for(put, self._loop.time())
         return None if member is None or member.channel is None else Joint(self, member)
@@ -171,8 +174,7 @@ class Dispatcher:
     def _send_joint(self, joint: Joint) -> None:
         """Puts that nobody was sent yet, as one request."""
         puts, member = joint.puts, joint.member
-        first = puts[0]
-        left_s = first.deadline - self._loop.time()
+        left_s = joint.deadline - self._loop.time()
         if len(puts) == 1 or left_s <= 0 or member.channel is None:
             for put in puts:
                 put.prefer = member
@@ -182,7 +184,7 @@ class Dispatcher:
             put.attempts += 1
             put.member = member
         try:
-            member.channel.ask(first.method, put_message(puts), left_s, joint)
+            member.channel.ask(Put.method, put_message(puts), left_s, joint)
         except NetError as error:
             self._judge_joint(joint, error)
             return
@@ -193,7 +195,7 @@ class Dispatcher:
 
     def _ask_another(self, ask: Ask[Any]) -> bool:
         """Ask somebody else too, who is as good as the first. False: nobody is, or others wait to be sent at all."""
-        if self.in_flight >= self._max_in_flight or self._waiting:
+        if self.in_flight + self._joining.count >= self._max_in_flight or self._waiting:
             return False
         now = self._loop.time()
         others = [each for each in self.members.holding(ask.table, ask.tablet) if each is not ask.member]
@@ -265,8 +267,8 @@ class Dispatcher:
                 continue
             put.under_way = False
             if part.code == protocol.UNFINISHED:
-                put.go_on(reply.timestamp_us)
-                self._submit(put)
+                put.go_on(reply.timestamp_us, joint.member)
+                self._loop.call_soon(self._submit, put)
             else:
                 self._judge_one_of_many(put, joint.member, RpcError(part.code, part.text, part.details))
 
@@ -281,9 +283,9 @@ class Dispatcher:
             self._judge_one_of_many(put, joint.member, error)
 
     def _judge_one_of_many(self, put: Put, member: Member, error: NetError) -> None:
-        """What is wrong may be another one's fault: then it is sent again, alone."""
-        if isinstance(error, FrameTooLarge) or (isinstance(error, RpcError) and error.code in HOPELESS):
-            self._submit(put)
+        """What is wrong may be another one's fault: then it is sent again, alone, since it is not its first attempt."""
+        if isinstance(error, FrameTooLarge) or (isinstance(error, RpcError) and error.code in _OF_ANOTHER):
+            self._loop.call_soon(self._submit, put)
         else:
             self._judge(put, member, error)
 
@@ -303,8 +305,10 @@ class Dispatcher:
         return member
 
     def _pump(self) -> None:
-        while self._waiting and self.in_flight < self._max_in_flight:
-            self._send(self._waiting.popleft())
+        while self._waiting and self.in_flight + self._joining.count < self._max_in_flight:
+            ask = self._waiting.popleft()
+            if not ask.over:
+                self._send_or_hold(ask)
 
     def _sweep(self) -> None:
         """What has waited for its whole time is told so. Everything is looked at: deadlines differ."""

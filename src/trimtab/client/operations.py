@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trimtab.client.asks import Ask
 from trimtab.client.contact import decoded
@@ -30,6 +30,9 @@ from trimtab.rows.protocol import (
 )
 from trimtab.tablets.consistency import Level
 from trimtab.tablets.ring import tablet_of
+
+if TYPE_CHECKING:
+    from trimtab.client.members import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,10 +383,10 @@ class Put(Writing):
         partition: Any = [cells[at] for at in writing.partition]
         self.tablet = tablet_of(plan.token(partition), table.tablets)
         self.cells = cells
-        if not (self.timestamp_us or self.ways or writing.static):
+        if writing.joins and not (self.timestamp_us or self.ways):
             self.row_key = tuple([cells[at] for at in writing.key])
             self.size_bytes = sum([len(cell) for cell in cells if cell is not None])
-            # The plan itself, which is there as long as this is, stands for the columns and the version of the table.
+            # The plan, which is there as long as this is, stands for the table, its version and the columns.
             self.joins = id(writing), self.level, self.ttl_s, self.update, self.timeout_s
 
     @property
@@ -393,11 +396,15 @@ class Put(Writing):
     def message(self) -> bytes:
         return put_message([self])
 
-    def go_on(self, timestamp_us: int) -> None:
-        """It was stamped, and what became of it is not known: from now on it has this stamp, and may be repeated."""
+    def go_on(self, timestamp_us: int, member: Member) -> None:
+        """This member has stamped it, and what became of it is not known: so it is repeated, with this stamp.
+
+        First there: that stamp is in order by that member's clock.
+        """
         self.timestamp_us = timestamp_us
-        self.repeatable = True
-        self.doubt = True
+        self.repeatable = self.doubt = True
+        self.joins = ()
+        self.prefer, self.attempts = member, 0
 
 
 def put_message(puts: Sequence[Put]) -> bytes:

@@ -25,6 +25,8 @@ Row = dict[str, Any]
 Serialize = Callable[[Any], bytes]
 Deserialize = Callable[[bytes], Any]
 
+# Different cells of these may be equal values, and as clustering keys name the same row.
+_SEVERAL_CELLS = frozenset((Kind.DECIMAL, Kind.DOUBLE, Kind.FLOAT, Kind.TUPLE, Kind.USER))
 _MAX_PLANS = 256  # of one table and kind; sets of columns beyond that are worked out anew
 
 
@@ -35,7 +37,7 @@ class WritePlan(NamedTuple):
     serializers: tuple[Serialize, ...]
     partition: tuple[int, ...]  # where among the columns the partition key's are
     key: tuple[int, ...]  # where the whole primary key's are
-    static: bool  # whether some belong to the partition
+    joins: bool  # whether such rows may be put as one request, if they are not the same one
 
 
 class ReadPlan(NamedTuple):
@@ -78,6 +80,7 @@ class TablePlan:
         self._key_set = frozenset(self.key)
         self._key_serializers = tuple(self.types[name].serialize for name in self.key)
         self.partition_count = len(self.partition)
+        self._told_apart = all(self.types[name].kinds.isdisjoint(_SEVERAL_CELLS) for name in self.clustering)
         self.speculative = table.options.speculative_retry != "none"
         self._writes: dict[tuple[str, ...], WritePlan] = {}
         self._reads: dict[tuple[str, ...] | None, ReadPlan] = {}
@@ -115,7 +118,7 @@ class TablePlan:
             tuple(self.types[name].serialize for name in names),
             key[: self.partition_count],
             key,
-            not self.statics.isdisjoint(names),
+            self._told_apart and self.statics.isdisjoint(names),
         )
 
     def cells(self, plan: WritePlan, row: Mapping[str, Any]) -> list[Cell]:

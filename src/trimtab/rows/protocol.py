@@ -41,7 +41,9 @@ SCAN = "data.scan"
 REPLICA_WRITE = "replica.write"
 REPLICA_READ = "replica.read"
 
-UNFINISHED = "unfinished"  # the code of a part that is still under way
+# Codes of parts of a request that can be asked for again, each row alone.
+UNFINISHED = "unfinished"  # it is still under way
+ALONE = "alone"  # nothing was done; another row may be the reason
 
 Cell = bytes | None
 Pairs = list[bytes]  # key, value, key, value, ...
@@ -174,7 +176,7 @@ class WriteReply(msgspec.Struct, array_like=True, frozen=True):
     """The stamp that was used, and how many replicas had synced the write when the answer left.
 
     `refused`: of a put whose rows are `apart`, the tablets whose rows were not written, or may not be. Those that
-    are UNFINISHED can be put again with this stamp.
+    are UNFINISHED can be put again with this stamp, those that should go ALONE without.
     """
 
     timestamp_us: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -292,6 +293,54 @@ def test_a_member_that_dies_with_them_leaves_each_in_doubt() -> None:
     assert [type(each) for each in play(cluster, work)] == [Timeout] * 10
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_that_should_go_alone_do_so_at_once_and_without_a_stamp(whole: bool) -> None:
+    tablets = {tablet(id) for id in range(10)} if whole else {tablet(3)}
+
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        cluster.script(protocol.PUT, refuses(protocol.ALONE, *tablets))
+        return await together(db, named(10))
+
+    cluster = users(1)
+    assert not [each for each in play(cluster, work) if isinstance(each, Exception)]
+    again = [id for id in range(10) if tablet(id) in tablets]
+    assert sorted((ids(request), request.timestamp_us) for request in puts(cluster)[1:]) == [([id], 0) for id in again]
+
+
+def test_what_goes_on_is_asked_of_whoever_stamped_it_first_and_then_of_others() -> None:
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        await warm(db)
+        cluster.script(protocol.PUT, refuses(protocol.UNFINISHED, tablet(3)), fails("not_ready"))
+        return await together(db, [{"id": 3, "name": "x"}, {"id": 4, "name": "y"}])
+
+    cluster = users(3)
+    assert play(cluster, work) == [77, 77]
+    asked = [number for number, method, _ in cluster.asked if method == protocol.PUT]
+    assert asked[0] == asked[1] != asked[2]
+
+
+def test_a_put_that_has_waited_does_not_take_others_time_away() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        await warm(db)
+        table = db.table("shop.users")
+        stage.kill(1)
+        await asyncio.sleep(0.5)
+        early = [asyncio.ensure_future(table.put(row, timeout=6)) for row in named(3)]
+        await asyncio.sleep(3)
+        stage.start(1)
+        late: list[Any] = []
+        while not any(each.done() for each in early):
+            late.append(asyncio.ensure_future(table.put({"id": 100 + len(late), "name": "x"}, timeout=6)))
+            await asyncio.sleep(0.01)
+        return await asyncio.gather(*early, *late, return_exceptions=True)
+
+    cluster = users(1)
+    assert not [each for each in play(cluster, work) if isinstance(each, Exception)]
+    joint = [request for request in puts(cluster) if len(request.rows) > 1]
+    assert joint, "those of one time travel together"
+    assert not [request for request in joint if min(ids(request)) < 100 <= max(ids(request)) - 50]
+
+
 # Limits and ends
 
 
@@ -303,6 +352,58 @@ def test_what_is_held_counts_as_under_way() -> None:
     results = play(cluster, work, max_in_flight=4, max_waiting=2)
     assert sum(isinstance(each, Overloaded) for each in results) == 5, results
     assert sum(len(request.rows) for request in puts(cluster)) == 5
+
+
+def test_what_has_waited_travels_together_too_within_the_limit_and_in_order() -> None:
+    most = 0
+
+    async def work(db: Database, stage: Stage) -> Any:
+        table, dispatcher = db.table("shop.users"), db._session.dispatcher
+
+        def watch(request: Request) -> None:
+            nonlocal most
+            most = max(most, dispatcher.in_flight)
+            body = cluster._rows_answer(1, protocol.decode_put(request.body))
+            request.reply(body)
+
+        cluster.script(protocol.PUT, *[watch] * 1_000)
+        await asyncio.gather(*(table.put(row) for row in named(400)), *(table.delete(id=each) for each in range(400)))
+        return [each async for each in table.scan()]
+
+    cluster = users(1)
+    assert play(cluster, work, max_in_flight=32) == []
+    assert most <= 32
+    assert len(puts(cluster)) < 100
+
+
+def test_puts_of_a_row_keep_their_order_whatever_else_differs() -> None:
+    async def work(db: Database, stage: Stage) -> Any:
+        table = db.table("shop.users")
+        other = asyncio.ensure_future(table.get(id=0))
+        await asyncio.sleep(0)
+        row = {"id": 1, "name": "first"}
+        await asyncio.gather(
+            table.put({"id": 5, "name": "x"}), table.put(row, ttl=60), table.put({**row, "name": "last"})
+        )
+        await other
+        return await table.get(id=1)
+
+    assert play(users(1), work) == {"id": 1, "name": "last"}
+
+
+@pytest.mark.parametrize(("type_", "values"), [("decimal", [Decimal("1.0"), Decimal("1.00")]), ("double", [0.0, -0.0])])
+def test_keys_that_are_equal_in_several_forms_are_put_alone(type_: str, values: list[Any]) -> None:
+    async def work(db: Database, stage: Stage) -> None:
+        table = db.table("shop.prices")
+        other = asyncio.ensure_future(table.get(id=0, at=values[0]))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(table.put({"id": 1, "at": value, "a": 1}) for value in values))
+        await other
+
+    cluster = fake(1)
+    cluster.create("shop.prices", f"id bigint, at {type_}, a int", "id", "at")
+    assert play(cluster, work) is None
+    assert [len(request.rows) for request in puts(cluster)] == [1, 1]
 
 
 def test_a_client_that_closes_ends_what_it_holds() -> None:

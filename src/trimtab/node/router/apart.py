@@ -1,8 +1,13 @@
 """The answer to puts that travel together (`PutRequest.apart`): what became of the rows of each tablet.
 
-They must not wait for each other. Where some tablets have their rows and others not, PATIENCE_S after they came,
-those that are done are answered, and the others are called `unfinished`: they go on, may or may not come to an end, and
-whoever asked can ask for them again with the stamp of the answer, which is the same as having asked once.
+They must not wait for each other. Where some tablets have their rows and others not, PATIENCE_S after they came, those
+that are done are answered, and the others are called `unfinished`: they go on, may or may not come to an end, and
+whoever asked can ask for them again with the stamp of the answer, which is the same as having asked once. As long as
+nothing is done (a disk is busy, say) all of them wait.
+
+Nor may one row be refused because of another. A replica refuses a write whole; what it refuses because of what the
+write says, so that nothing was done, is to be asked for again, each row `alone`. So is what was meant for a generation
+of the table that was overwritten: a single row waits here until the new one is known.
 """
 
 from __future__ import annotations
@@ -12,65 +17,69 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from trimtab.node.answering import Refused
+from trimtab.node.router import refusals
 from trimtab.node.router.deadlines import Deadlines
-from trimtab.rows.protocol import UNFINISHED, Refusal, WriteReply
+from trimtab.rows.protocol import ALONE, UNFINISHED, Refusal, WriteReply
 
-# Syncs take long on a disk that is busy, but then nothing at all is done.
 PATIENCE_S = 0.1
 
 
 class Apart:
-    """Of one request, which has begun at `now` (loop time) and has a write for each of the `tablets`."""
+    """Of one request, which has a write for each of the `tablets`. `time`: the loop's."""
 
-    __slots__ = ("_deadlines", "_done", "_hurries", "_least", "_left", "_refused", "_some_done", "_stamp_us", "_ticket")
+    __slots__ = ("_deadlines", "_done", "_least", "_left", "_refused", "_some_done", "_stamp_us", "_ticket", "_time")
 
     def __init__(
         self,
         tablets: Iterable[int],
         stamp_us: int,
         deadlines: Deadlines,
-        now: float,
+        time: Callable[[], float],
         done: Callable[[WriteReply], None],
     ) -> None:
         self._left = Counter(tablets)
         self._stamp_us = stamp_us
         self._done: Callable[[WriteReply], None] | None = done
-        self._least = 1 << 30
+        self._least = 0  # replicas that had synced a write
         self._refused: dict[int, Refusal] = {}
         self._some_done = False
-        self._hurries = False
         self._deadlines = deadlines
-        self._ticket = deadlines.add(now + PATIENCE_S, self._hurry)
+        self._time = time
+        self._ticket = deadlines.add(time() + PATIENCE_S, self._hurry)
 
     def part(self, tablet: int) -> Callable[[Refused | None, int], None]:
         """Whom to tell the end of a tablet's write."""
         return partial(self._part_done, tablet)
 
     def _part_done(self, tablet: int, refused: Refused | None, acknowledged: int) -> None:
-        if self._done is None:
-            return
-        self._some_done = True
-        self._least = min(self._least, acknowledged)
         if refused is not None:
-            self._refused[tablet] = Refusal(refused.code, refused.text, refused.details)
-        left = self._left[tablet] - 1
-        if left:
-            self._left[tablet] = left
-        else:
+            self._refused[tablet] = _refusal(refused)
+        elif not self._least or acknowledged < self._least:
+            self._least = acknowledged
+        self._some_done = True
+        self._left[tablet] -= 1
+        if not self._left[tablet]:
             del self._left[tablet]
-        if not self._left or self._hurries:
-            self._answer()
+            if not self._left:
+                self._deadlines.cancel(self._ticket)
+                self._answer()
 
     def _hurry(self) -> None:
-        self._hurries = True
+        # Writes that are synced at once are told one after the other: whoever is told first does not end the wait.
         if self._some_done:
             self._answer()
+        else:
+            self._ticket = self._deadlines.add(self._time() + PATIENCE_S, self._hurry)
 
     def _answer(self) -> None:
         done, self._done = self._done, None
-        if done is None:
-            return
-        self._deadlines.cancel(self._ticket)
-        text = f"the others are done, this was not within {PATIENCE_S * 1000:.0f} ms, and goes on"
-        unfinished = {tablet: Refusal(UNFINISHED, text) for tablet in self._left}
-        done(WriteReply(self._stamp_us, self._least, self._refused | unfinished))
+        if done is not None:
+            text = f"the others are done, this was not within {PATIENCE_S * 1000:.0f} ms, and goes on"
+            unfinished = {tablet: Refusal(UNFINISHED, text) for tablet in self._left}
+            done(WriteReply(self._stamp_us, self._least, self._refused | unfinished))
+
+
+def _refusal(refused: Refused) -> Refusal:
+    about_what_it_says = isinstance(refused, refusals.NothingDone) and refused.code == refusals.WRITE_FAILED
+    alone = about_what_it_says or refused.code == refusals.VERSION_MISMATCH
+    return Refusal(ALONE if alone else refused.code, refused.text, refused.details)

@@ -81,10 +81,10 @@ class RowsDoor:
                 self.answers[request.method, answer.code] += 1
                 request.fail(answer.code, answer.text, answer.details)
             else:
-                self.answers[request.method, ""] += 1
-                if answer.__class__ is protocol.WriteReply:
-                    for part in answer.refused.values():
-                        self.answers[request.method, part.code] += 1
+                code = ""
+                if isinstance(answer, protocol.WriteReply) and answer.refused:
+                    code = next(iter(answer.refused.values())).code
+                self.answers[request.method, code] += 1
                 request.reply(body)
 
         self._executor.execute(asked, deadline, done)

@@ -5,8 +5,8 @@ answer, or a refusal, exactly once. What can be answered at once is: the hot pat
 replica) makes no task and encodes nothing for a network. Whoever prefers to await uses `ask`.
 
 Here a request is checked against the schema, stamped, and taken apart by tablet. It is carried out as it stands or
-refused whole before anything is sent; the versions of topology and catalog that it is routed by are those of one
-moment.
+refused whole before anything is sent (but for puts that only travel together, see `apart`); the versions of topology
+and catalog that it is routed by are those of one moment.
 
 A read as of a time waits until that is further back than clocks may differ: then nobody stamps a write with it any
 more, and what one page shows the next one does not contradict. What was stamped before and is still on its way to the
@@ -173,9 +173,9 @@ class Executor:
         parts = pairs_of_put(layout, request, stamp_us, now_ms, stamped_by=stamped_by)
         table = layout.table
         writes = self._by_tablet(table.id, table.tablets, parts, now_ms)
-        if request.apart and len(writes) > 1:
+        if request.apart and writes:
             tablets = [write.tablet for write in writes]
-            answer = Apart(tablets, stamp_us, self._writes.deadlines, self._loop.time(), done)
+            answer = Apart(tablets, stamp_us, self._writes.deadlines, self._loop.time, done)
             for write in writes:
                 self._writes.begin([write], request.level, deadline, answer.part(write.tablet))
         else:

@@ -17,10 +17,11 @@ from trimtab.node.answering import Refused
 from trimtab.node.router.apart import PATIENCE_S
 from trimtab.node.router.deadlines import Deadlines
 from trimtab.node.router.executor import Executor
+from trimtab.node.router.refusals import NothingDone
 from trimtab.node.router.stamping import Stamping
 from trimtab.node.waits import Waits
 from trimtab.rows.layout import RowLayout
-from trimtab.rows.protocol import UNFINISHED, PutRequest, ReplicaWrite, WriteReply
+from trimtab.rows.protocol import ALONE, UNFINISHED, PutRequest, ReplicaWrite, WriteReply
 from trimtab.tablets.clock import HybridClock
 
 NOW_MS = 1_700_000_000_000
@@ -117,16 +118,57 @@ def test_those_that_are_done_do_not_wait_for_one_that_hangs() -> None:
     play(story)
 
 
-def test_where_nothing_is_done_the_first_that_is_gets_the_answer_away() -> None:
+def test_where_nothing_is_done_all_are_waited_for_and_whoever_is_told_first_makes_no_other_unfinished() -> None:
     async def story() -> None:
         desk = Desk()
         asked = desk.put(100)
         await asyncio.sleep(3 * PATIENCE_S)
         assert not asked.done(), "a disk that is busy holds all of them"
-        done = desk.end()
+        while desk.begun:
+            desk.end()  # one after the other, as a sync tells them
+        assert (await asked).refused == {}
+        assert not len(desk.deadlines)
+
+    play(story)
+
+
+def test_once_something_is_done_late_the_rest_is_not_waited_for_much_longer() -> None:
+    async def story() -> None:
+        desk, loop = Desk(), asyncio.get_running_loop()
+        asked = desk.put(100)
+        await asyncio.sleep(2.5 * PATIENCE_S)
+        done, since = desk.end(), loop.time()
         reply = await asked
+        assert loop.time() - since <= 1.5 * PATIENCE_S
         assert reply.refused and done not in reply.refused
         assert {each.code for each in reply.refused.values()} == {UNFINISHED}
+        assert reply.acknowledged == 3
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (NothingDone("write_failed", "a partition is too large"), ALONE),
+        (NothingDone("overloaded", "all are"), "overloaded"),
+        (NothingDone("unavailable", "too few"), "unavailable"),
+        (Refused("version_mismatch", "it was overwritten"), ALONE),
+        (Refused("write_failed", "some may have it"), "write_failed"),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 100])
+def test_what_one_row_may_be_the_reason_for_is_to_be_asked_alone(refused: Refused, said: str, rows: int) -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(rows)
+        await asyncio.sleep(0)
+        tablet = desk.end(refused)
+        while desk.begun:
+            desk.end()
+        reply = await asked
+        assert {tablet: said} == {each: part.code for each, part in reply.refused.items()}
+        assert reply.acknowledged == (3 if rows > 1 else 0)
 
     play(story)
 
