@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from trimtab.client.members import Member
 
 MAX_ROWS = 64
-# About what a member takes of a connection in one turn, so that a sync for the first begins while others are read.
-MAX_BYTES = 16 * 1024
+MAX_BYTES = 64 * 1024  # with so many rows a few milliseconds of a member's loop
 LOST_SHARE = 0.1  # of its time a put may lose, because others have less left
 MAX_OPEN = 8  # requests of a kind; where tablets are spread more widely, what is left goes alone
 
