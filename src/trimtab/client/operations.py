@@ -110,14 +110,15 @@ class Reading(Ask[Any]):
         self.stamps.saw(reply.stamp_us)
         plan = self.plan
         try:
+            rows = plan.rows(reply.rows)
             if not self.meta:
-                return [None if cells is None else plan.row(cells) for cells in reply.rows]
-            metas = reply.metas or [None] * len(reply.rows)
+                return rows
+            metas = reply.metas or [None] * len(rows)
             return [
                 None
-                if cells is None
-                else RowWithMeta(plan.row(cells), plan.writetimes(meta or []), plan.ttls(meta or []), reply.stale)
-                for cells, meta in zip(reply.rows, metas, strict=True)
+                if row is None
+                else RowWithMeta(row, plan.writetimes(meta or []), plan.ttls(meta or []), reply.stale)
+                for row, meta in zip(rows, metas, strict=True)
             ]
         except ValueError as error:
             raise Error(f"{self.name}: a row that came back can't be read: {error}") from error
