@@ -79,7 +79,7 @@ class ReplicaReads:
         for _ in range(_MAX_PAGES):
             answer = await self.read(plan.table.id, tablet, RangeRead(low, _ABOVE, limit=1_000))
             rows = rows_of(layout, answer.pairs, reading.ids, int(time.time()), low=low, high=answer.end or _ABOVE)
-            found += [reading.row(cells) for cells in rows.cells]
+            found += [row for row in reading.rows(rows.cells) if row is not None]
             if not answer.more:
                 return found
             low = answer.end

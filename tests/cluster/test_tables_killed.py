@@ -5,8 +5,12 @@ TRIMTAB_TEST_WRITES=100000 makes of the sample what the promise says; reads come
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import random
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ import trimtab
 from tests.cluster.instances import Instances
 from tests.cluster.patience import scanned
 from tests.cluster.replica_reads import replicas_of
-from tests.cluster.rows_load import FACTS, REGISTERS, History, Load, create_tables
+from tests.cluster.rows_load import FACTS, REGISTERS, History, Load, create_tables, value_of
 from tests.cluster.synced_lengths import SyncedLengths
 from tests.cluster.watching import run
 from tests.conftest import Processes
@@ -89,6 +93,54 @@ def test_instances_killed_one_after_another_and_all_at_once_lose_no_acknowledged
         await three.online()
         load.await_more(OUTCOMES // 8)
         await nothing_is_lost(three, db, load.stop())
+        db.close()
+
+    run(tell())
+
+
+def test_puts_that_travel_together_are_lost_with_nobody_who_coordinates_or_stores_them(three: Instances) -> None:
+    """Those of an asyncio client with many under way, each of which is awaited, and counted, by itself."""
+    stamps: dict[int, int] = {}  # of facts that were acknowledged
+    unknown = 0
+
+    async def write(table: Any, facts: Iterator[int], ends: asyncio.Event) -> None:
+        nonlocal unknown
+        while not ends.is_set():
+            fact = next(facts)
+            try:
+                stamps[fact] = await table.put({"id": fact, "value": value_of(fact)}, timeout=30)
+            except trimtab.Error:
+                unknown += 1
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(PAUSE_S)
+
+    async def more(count: int) -> None:
+        wanted = len(stamps) + count
+        await three.wait_for(lambda: asyncio.sleep(0, len(stamps) >= wanted), f"{count} more acknowledged puts")
+
+    async def tell() -> None:
+        db = await start(three)
+        ends, facts = asyncio.Event(), itertools.count()
+        async with await trimtab.aio.connect(",".join(three.listen.values())) as client:
+            table = client.table(FACTS, consistency="QUORUM")
+            writers = [asyncio.create_task(write(table, facts, ends)) for _ in range(64)]
+            for number in (1, 2, 3):
+                await more(OUTCOMES // 8)
+                three.kill(number)
+                await more(OUTCOMES // 8)
+                await come_back(three, number)
+            await more(OUTCOMES // 8)
+            three.kill(1, 2, 3)
+            three.start(1, 2, 3)
+            await three.online()
+            await more(OUTCOMES // 8)
+            ends.set()
+            await asyncio.gather(*writers)
+        kinds = Counter(stamps.values())
+        print(f"\n{len(stamps)} puts acknowledged, {unknown} unknown, in {len(kinds)} requests")
+        assert len(kinds) * 2 < len(stamps), "they travel together"
+        found, _ = at_quorum(db)
+        assert not [fact for fact in stamps if found.get(fact) != value_of(fact)]
         db.close()
 
     run(tell())
