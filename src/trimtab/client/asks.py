@@ -54,6 +54,7 @@ class Ask(ABC, Generic[T]):
     attempts = 0
     lapsed = 0  # attempts that were given too little time
     doubt = False
+    goes_on = False  # a put that was stamped together with others, and is sent again alone
     alike: object | None = None
     joins: tuple[object, ...] = ()
     over = False

@@ -135,9 +135,10 @@ class Dispatcher:
 
     def _send_or_hold(self, ask: Ask[Any]) -> None:
         """Send it, now or with others at the end of this turn. There is room for it."""
-        if isinstance(ask, Put) and ask.joins and not ask.attempts and self.in_flight and self._joining.add(ask):
-            return
-        if self._joining.count and ask.writes:
+        if isinstance(ask, Put) and ask.joins and not ask.attempts and self.in_flight:
+            if self._joining.add(ask):
+                return
+        elif self._joining.count and ask.writes:
             self._joining.flush()  # it may be of the same row
         self._send(ask)
 
@@ -168,8 +169,12 @@ class Dispatcher:
             self.speculation.patience(ask.alike).sent(ask, now)
 
     def _begin_joint(self, put: Put) -> Joint | None:
-        member = self._member_for(put, self._loop.time())
-        return None if member is None or member.channel is None else Joint(self, member)
+        """To the member that is best for a put. Where that is only the least bad, others may have a better one."""
+        now = self._loop.time()
+        member = self._member_for(put, now)
+        if member is None or member.channel is None or not member.near or member.avoid_until > now:
+            return None
+        return Joint(self, member)
 
     def _send_joint(self, joint: Joint) -> None:
         """Puts that nobody was sent yet, as one request."""
@@ -352,7 +357,11 @@ class Dispatcher:
 
     def _refused(self, ask: Ask[Any], error: RpcError) -> None:
         code = error.code
-        if code in HOPELESS:
+        if ask.goes_on and code == "invalid":
+            # It was valid; by the clock of this member the stamp that another gave it is still to come.
+            self._again(ask, error.text)
+            return
+        if code in HOPELESS or (ask.goes_on and code == "write_failed"):
             self._end(ask, translated(error, writes=ask.writes))
             return
         if code not in NOTHING_DONE and ask.writes:

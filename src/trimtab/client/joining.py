@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 64
 MAX_BYTES = 64 * 1024  # with so many rows a few milliseconds of a member's loop
 LOST_SHARE = 0.1  # of its time a put may lose, because others have less left
-MAX_OPEN = 8  # requests of a kind; where tablets are spread more widely, what is left goes alone
+MAX_OPEN = 64  # requests of a kind; where tablets are spread more widely, what is left goes alone
 
 
 class Joint:
@@ -82,7 +82,9 @@ class Joining:
         holding: Callable[[int, int], Sequence[Member]],
         send: Callable[[Joint], None],
     ) -> None:
-        """`begin`: an empty request to whom a put should go, None if nobody can be asked now. `holding`: who could."""
+        """`begin`: an empty request to whom a put should go, None where that is no good place for others. `holding`:
+        who could take it.
+        """
         self.count = 0  # puts that are held here
         self._loop = loop
         self._begin = begin
@@ -98,7 +100,8 @@ class Joining:
             self._loop.call_soon(self.flush)
         going: list[Joint] = []
         if row in self._rows:
-            # The later one goes later, and to the same member, whose clock puts them in order.
+            # The later one goes later, and to the same member, whose clock puts them in order (unless it is refused
+            # because of others, and sent again).
             members = {name: [joint.another() for joint in kind] for name, kind in self._open.items()}
             going = self.taken()
             self._open = members

@@ -403,7 +403,7 @@ class Put(Writing):
         First there: that stamp is in order by that member's clock.
         """
         self.timestamp_us = timestamp_us
-        self.repeatable = self.doubt = True
+        self.repeatable = self.doubt = self.goes_on = True
         self.joins = ()
         self.prefer, self.attempts = member, 0
 

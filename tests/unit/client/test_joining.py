@@ -319,6 +319,54 @@ def test_what_goes_on_is_asked_of_whoever_stamped_it_first_and_then_of_others() 
     assert asked[0] == asked[1] != asked[2]
 
 
+def test_a_stamp_that_is_still_to_come_elsewhere_is_waited_for() -> None:
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        future = fails("invalid", "the timestamp is ahead of this instance's clock")
+        cluster.script(protocol.PUT, refuses(protocol.UNFINISHED, tablet(3)), future, future)
+        return await together(db, [{"id": 3, "name": "x"}, {"id": 4, "name": "y"}])
+
+    cluster = users(1)
+    assert play(cluster, work) == [77, 77]
+    assert [request.timestamp_us for request in puts(cluster)] == [0, 77, 77, 77]
+
+
+def test_what_fails_for_good_when_it_is_alone_fails_then() -> None:
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        cluster.script(protocol.PUT, refuses(protocol.UNFINISHED, tablet(3)), fails("write_failed", "it is too large"))
+        return await together(db, [{"id": 3, "name": "x"}, {"id": 4, "name": "y"}])
+
+    failed, done = play(cluster := users(1), work)
+    assert isinstance(failed, WriteFailed) and done == 77
+    assert len(puts(cluster)) == 2
+
+
+def test_puts_go_to_members_that_are_as_near_and_as_well_as_those_they_would_go_to_alone() -> None:
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        await warm(db)
+        members = db._session.members.by_id
+        members[1].avoid_until = asyncio.get_running_loop().time() + 60
+        return await together(db, named(200))
+
+    cluster = users(4, replicas=3, dcs={3: "dc2", 4: "dc2"})
+    assert not [each for each in play(cluster, work, datacenter="dc1") if isinstance(each, Exception)]
+    asked = [(number, request) for number, method, request in cluster.asked if method == protocol.PUT]
+    for number, request in asked:
+        for id in ids(request):
+            if 2 in cluster.holders(tablet(id)):
+                assert number == 2
+    assert max(len(request.rows) for _, request in asked) > 10
+
+
+def test_many_members_get_a_request_each() -> None:
+    async def work(db: Database, stage: Stage) -> list[Any]:
+        await warm(db)
+        return await together(db, named(200))
+
+    cluster = users(12, replicas=1)
+    assert not [each for each in play(cluster, work) if isinstance(each, Exception)]
+    assert len(puts(cluster)) <= 16
+
+
 def test_a_put_that_has_waited_does_not_take_others_time_away() -> None:
     async def work(db: Database, stage: Stage) -> Any:
         await warm(db)

@@ -175,7 +175,7 @@ class Executor:
         writes = self._by_tablet(table.id, table.tablets, parts, now_ms)
         if request.apart and writes:
             tablets = [write.tablet for write in writes]
-            answer = Apart(tablets, stamp_us, self._writes.deadlines, self._loop.time, done)
+            answer = Apart(tablets, stamp_us, self._writes.deadlines, self._loop.time, deadline, done)
             for write in writes:
                 self._writes.begin([write], request.level, deadline, answer.part(write.tablet))
         else:

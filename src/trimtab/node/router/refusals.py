@@ -29,6 +29,7 @@ NOT_FOUND = "not_found"
 VERSION_MISMATCH = "version_mismatch"
 DISK_FULL = "disk_full"
 TOO_LARGE = "too_large"
+_ABOUT_CONTENT = frozenset((TOO_LARGE, INVALID))
 CORRUPT = "corrupt"
 # What replicas refuse that know of a newer map than whoever asked them.
 NOT_HERE = "not_here"
@@ -105,6 +106,14 @@ def failed(
             code, text = only, next(text for _, text in failures.values())
     details = _refused_numbers(level, required, received, failures)
     return NothingDone(code, text, details) if write and nothing_done else Refused(code, text, details)
+
+
+def about_content(refused: Refused) -> bool:
+    """Whether replicas have refused a write because of what it says."""
+    if refused.code != WRITE_FAILED or not refused.details:
+        return False
+    reasons = msgspec.msgpack.decode(refused.details).get("reasons", {})
+    return not _ABOUT_CONTENT.isdisjoint(reasons.values())
 
 
 def _may_have_it(unanswered: Sequence[int]) -> str:

@@ -17,13 +17,15 @@ from trimtab.node.answering import Refused
 from trimtab.node.router.apart import PATIENCE_S
 from trimtab.node.router.deadlines import Deadlines
 from trimtab.node.router.executor import Executor
-from trimtab.node.router.refusals import NothingDone
+from trimtab.node.router.refusals import NothingDone, failed
 from trimtab.node.router.stamping import Stamping
 from trimtab.node.waits import Waits
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.protocol import ALONE, UNFINISHED, PutRequest, ReplicaWrite, WriteReply
 from trimtab.tablets.clock import HybridClock
+from trimtab.tablets.consistency import Level
 
+TOO_LARGE = {1: ("no_answer", "it did not answer in time"), 2: ("too_large", "so many bytes")}
 NOW_MS = 1_700_000_000_000
 Done = Callable[[Refused | None, int], None]
 
@@ -54,10 +56,10 @@ class Desk:
     def _begin(self, writes: list[ReplicaWrite], _level: Any, _deadline: float, done: Done) -> None:
         self.begun.append((writes, done))
 
-    def put(self, count: int, *, apart: bool = True) -> asyncio.Task[Any]:
+    def put(self, count: int, *, apart: bool = True, timeout_s: float = 5.0) -> asyncio.Task[Any]:
         loop = asyncio.get_running_loop()
         request = PutRequest(TABLE, 1, [1, 2], [[big(each), b"name"] for each in range(count)], apart=apart)
-        return loop.create_task(self.executor.ask(request, loop.time() + 5))
+        return loop.create_task(self.executor.ask(request, loop.time() + timeout_s))
 
     def end(self, refused: Refused | None = None) -> int:
         """The oldest write ends so; its tablet."""
@@ -132,6 +134,35 @@ def test_where_nothing_is_done_all_are_waited_for_and_whoever_is_told_first_make
     play(story)
 
 
+def test_where_there_is_little_time_half_of_it_is_left_for_those_that_are_done() -> None:
+    async def story() -> None:
+        desk, loop = Desk(), asyncio.get_running_loop()
+        begin = loop.time()
+        asked = desk.put(100, timeout_s=0.13)
+        await asyncio.sleep(0)
+        while len(desk.begun) > 1:
+            desk.end()
+        assert len((await asked).refused) == 1
+        assert loop.time() - begin < 0.09
+
+    play(story)
+
+
+def test_that_a_tablet_is_refused_at_once_does_not_make_the_others_unfinished() -> None:
+    async def story() -> None:
+        desk = Desk()
+        asked = desk.put(100)
+        await asyncio.sleep(0)
+        refused = desk.end(NothingDone("unavailable", "too few"))
+        await asyncio.sleep(1.5 * PATIENCE_S)
+        assert not asked.done()
+        while desk.begun:
+            desk.end()
+        assert set((await asked).refused) == {refused}
+
+    play(story)
+
+
 def test_once_something_is_done_late_the_rest_is_not_waited_for_much_longer() -> None:
     async def story() -> None:
         desk, loop = Desk(), asyncio.get_running_loop()
@@ -150,7 +181,10 @@ def test_once_something_is_done_late_the_rest_is_not_waited_for_much_longer() ->
 @pytest.mark.parametrize(
     ("refused", "said"),
     [
-        (NothingDone("write_failed", "a partition is too large"), ALONE),
+        (failed(True, Level.QUORUM, 2, 0, "dc1", TOO_LARGE, nothing_done=True), ALONE),
+        (failed(True, Level.QUORUM, 2, 0, "dc1", TOO_LARGE), UNFINISHED),
+        (failed(True, Level.QUORUM, 2, 1, "dc1", TOO_LARGE), UNFINISHED),
+        (NothingDone("write_failed", "all clocks are wrong"), "write_failed"),
         (NothingDone("overloaded", "all are"), "overloaded"),
         (NothingDone("unavailable", "too few"), "unavailable"),
         (Refused("version_mismatch", "it was overwritten"), ALONE),
