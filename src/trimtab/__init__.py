@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trimtab.client.errors import Unavailable as Unavailable
     from trimtab.client.errors import VersionMismatch as VersionMismatch
     from trimtab.client.errors import WriteFailed as WriteFailed
-    from trimtab.client.operations import RowWithMeta as RowWithMeta
     from trimtab.client.plans import Row as Row
+    from trimtab.client.reads import RowWithMeta as RowWithMeta
 
 __version__ = "0.1.0.dev0"
 
@@ -50,7 +50,7 @@ _LAZY = {
     "Consistency": "trimtab.client.consistency",
     "Duration": "trimtab.catalog.values",
     "Row": "trimtab.client.plans",
-    "RowWithMeta": "trimtab.client.operations",
+    "RowWithMeta": "trimtab.client.reads",
 }
 
 __all__ = ["__version__", "aio", *_LAZY]

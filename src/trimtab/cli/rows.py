@@ -23,8 +23,8 @@ from trimtab.cli.errors import CommandFailed, WrongUsage
 if TYPE_CHECKING:
     from trimtab.catalog.types import Type
     from trimtab.client.database import Database
-    from trimtab.client.operations import RowWithMeta
     from trimtab.client.plans import TablePlan
+    from trimtab.client.reads import RowWithMeta
 
 _SHOWN_ROWS = 100
 

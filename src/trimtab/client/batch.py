@@ -22,9 +22,10 @@ from trimtab.client.consistency import (
 )
 from trimtab.client.errors import InvalidRequest
 from trimtab.client.known import table_name
-from trimtab.client.operations import Batch, BatchedDelete, BatchedPut, Span
+from trimtab.client.reads import Span
 from trimtab.client.requests import Key, TableRequests, key_of, prepared
 from trimtab.client.session import Session
+from trimtab.client.writes import Batch, BatchedDelete, BatchedPut
 from trimtab.tablets.consistency import Level
 
 

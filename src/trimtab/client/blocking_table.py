@@ -21,11 +21,12 @@ from trimtab.client.errors import InvalidRequest, TooLarge
 from trimtab.client.known import UnknownTable
 from trimtab.client.loop_thread import LoopThread, Waiter
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
-from trimtab.client.operations import BatchedDelete, BatchedPut, GetSome, RowWithMeta, Span
 from trimtab.client.paging import Pages
 from trimtab.client.plans import Row
+from trimtab.client.reads import GetSome, RowWithMeta, Span
 from trimtab.client.requests import MANY_ROWS, PAGE_ROWS, Key, TableRequests, key_of, keys_of
 from trimtab.client.thread_tally import ThreadTally
+from trimtab.client.writes import BatchedDelete, BatchedPut
 from trimtab.tablets.consistency import Level
 
 

@@ -28,9 +28,9 @@ from trimtab.client.errors import Error, InvalidRequest, Overloaded, Timeout, To
 from trimtab.client.joining import Joining, Joint
 from trimtab.client.known import Known, UnknownTable
 from trimtab.client.members import AVOID_S, Member, Members
-from trimtab.client.operations import Put, put_message
 from trimtab.client.refusals import DOUBT, HOPELESS, NOT_THERE, NOTHING_DONE, OTHER_SCHEMA, translated
 from trimtab.client.speculation import Speculation
+from trimtab.client.writes import Put, put_message
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, FrameTooLarge, NetError, NotConnected, RpcError
 from trimtab.net.errors import Overloaded as NetOverloaded
 from trimtab.rows import protocol

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from trimtab.client.operations import Put
+from trimtab.client.writes import Put
 from trimtab.net.errors import NetError
 
 if TYPE_CHECKING:

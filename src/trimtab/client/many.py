@@ -14,8 +14,9 @@ from trimtab.client.asks import Ask
 from trimtab.client.consistency import checked_row
 from trimtab.client.known import Known
 from trimtab.client.members import Member, Members
-from trimtab.client.operations import GetSome, PutSome
 from trimtab.client.plans import TablePlan
+from trimtab.client.reads import GetSome
+from trimtab.client.writes import PutSome
 from trimtab.tablets.ring import tablet_of
 
 MAX_ROWS = 128  # in one request

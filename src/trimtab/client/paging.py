@@ -15,7 +15,7 @@ from trimtab.client.asks import Ask
 from trimtab.client.errors import InvalidRequest
 from trimtab.client.known import UnknownTable
 from trimtab.client.members import Member, Members
-from trimtab.client.operations import Page, Scan, Slice
+from trimtab.client.reads import Page, Scan, Slice
 from trimtab.client.session import Session
 from trimtab.tablets.ring import MAX_TOKEN, MIN_TOKEN, last_token, tablets_between
 

@@ -27,9 +27,10 @@ from trimtab.client.consistency import (
 from trimtab.client.errors import InvalidRequest
 from trimtab.client.known import Known, table_name
 from trimtab.client.many import RowBatches
-from trimtab.client.operations import Delete, Get, GetSome, Put, PutSome, Scan, Slice, Span
 from trimtab.client.paging import Pages, ScanPages, SlicePages
+from trimtab.client.reads import Get, GetSome, Scan, Slice, Span
 from trimtab.client.session import Session
+from trimtab.client.writes import Delete, Put, PutSome
 from trimtab.tablets.consistency import Level
 
 PAGE_ROWS = 1_000

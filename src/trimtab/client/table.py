@@ -19,9 +19,9 @@ from trimtab.client.asks import Ask, Reply
 from trimtab.client.consistency import Consistency, iterated
 from trimtab.client.errors import InvalidRequest, TooLarge
 from trimtab.client.many import KEYS_AT_ONCE, MAX_BATCHES, key_batches
-from trimtab.client.operations import GetSome, RowWithMeta, Span
 from trimtab.client.paging import Pages
 from trimtab.client.plans import Row
+from trimtab.client.reads import GetSome, RowWithMeta, Span
 from trimtab.client.requests import MANY_ROWS, PAGE_ROWS, Key, TableRequests, key_of, keys_of
 from trimtab.client.tally import Tally
 

@@ -9,8 +9,8 @@ from typing import Any
 from trimtab.client.asks import Ask
 from trimtab.client.errors import Error, InvalidRequest
 from trimtab.client.many import Placed, RowBatches
-from trimtab.client.operations import PutSome
 from trimtab.client.session import Session
+from trimtab.client.writes import PutSome
 
 
 class Tally:

@@ -14,8 +14,8 @@ from trimtab.client.asks import Ask
 from trimtab.client.errors import Error, InvalidRequest
 from trimtab.client.loop_thread import LoopThread
 from trimtab.client.many import Placed, RowBatches
-from trimtab.client.operations import PutSome
 from trimtab.client.tally import told
+from trimtab.client.writes import PutSome
 
 _LOOK_S = 1.0
 

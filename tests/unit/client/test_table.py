@@ -12,7 +12,7 @@ from tests.unit.client.playing import Stage, fake, play
 from trimtab.client.asks import Reply
 from trimtab.client.database import Database
 from trimtab.client.errors import InvalidRequest, NotFound
-from trimtab.client.operations import RowWithMeta
+from trimtab.client.reads import RowWithMeta
 from trimtab.rows import protocol
 from trimtab.rows.protocol import Bound
 from trimtab.tablets.consistency import Level
