@@ -131,6 +131,33 @@ def test_rows_that_a_replica_lacks_are_named_and_repaired(
     assert db.table(users, consistency="ALL").get(id=base + 1)["name"] == "alone"
 
 
+@pytest.mark.slow
+def test_replicas_that_are_up_are_compared_while_another_is_down(spark: SparkSession, own_cluster: Cluster) -> None:
+    name, jobs = "shop.compared", Jobs(spark, own_cluster.peer)
+    with own_cluster.connect() as db:
+        db.create_table(name, {"id": "bigint", "name": "text"}, primary_key=["id"], tablets=4)
+        Everywhere(db, name).put_many([{"id": each, "name": "there"} for each in range(100)])
+    own_cluster.local.kill(["i3"])
+    try:
+        with BlockingLoads(own_cluster.peer.split(","), timeout_s=90.0) as loads:
+            loads.refresh()
+            up = [number for number, each in loads.instances.items() if each.instance_id != "i3"]
+            # As a replication that shrinks asks for it, or who removes what is dead.
+            given = RepairParameters(table=name, tablets=[0, 1, 2, 3], targets=[up] * 4)
+            for row in (1000, 1001, 1002):  # somebody else may bring it meanwhile
+                put_at_one(loads, name, row, "i1")
+                found = jobs(JobKind.VERIFY, VerifyParameters(table=name))
+                repaired = jobs(JobKind.REPAIR, given)
+                if found["differences"] and repaired["rows_lacked"]:
+                    break
+        assert (found["differences"], found["unclear"]) == (1, 4), found
+        assert (repaired["repaired_tablets"], repaired["rows_lacked"]) == (4, {"i2": 1}), repaired
+        assert jobs(JobKind.VERIFY, VerifyParameters(table=name))["differences"] == 0
+    finally:
+        own_cluster.local.start(["i3"])
+        own_cluster.await_online()
+
+
 def test_writes_under_way_are_no_difference(jobs: Jobs, cluster: Cluster, users: str) -> None:
     over = threading.Event()
     written = 0

@@ -2,7 +2,8 @@
 
 A rebuild marks its instance `rebuilding` and has every replica there compared with a read quorum of all (or of those of
 one data centre), table by table, by repair jobs: a few at a time, the next when those have ended. Tablets of which
-nobody else has a replica have nothing to be compared with. It ends when all have succeeded and every router knows.
+nobody else has a replica have nothing to be compared with: that is told, and where it is all of them the rebuild fails.
+It ends when all jobs have succeeded and every router knows.
 
 Global requests are a queue: one at a time, the oldest first, after everything else. A `barrier` request is done when a
 barrier at the version of its turn has passed.
@@ -95,7 +96,7 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
         done[number] = raft_id
         if draft.instance(raft_id).state is NodeState.REBUILDING:
             draft.change_instance(raft_id, state=NodeState.NORMAL)
-        draft.end_request(number, RequestState.DONE, "")
+        draft.end_request(number, *_outcome(state, view.requests[number]))
     draft.raise_version()
     why = f"{names(view, done.values())} {'is' if len(done) == 1 else 'are'} rebuilt: done"
     return barrier(state, StepKind.REQUEST, why, done, draft, about=done.values())
@@ -158,6 +159,22 @@ def _succeeded(state: ClusterState, request: RequestRecord) -> bool:
     jobs = state.jobs.jobs
     found = [jobs.get(number) for number in request.jobs]
     return all(job is not None and job.state is JobState.SUCCEEDED and not _left_out(job) for job in found)
+
+
+def _outcome(state: ClusterState, request: RequestRecord) -> tuple[RequestState, str]:
+    """How a rebuild ends whose jobs have all succeeded, and what it could not look at."""
+    known = state.tables.catalog.tables
+    held = {table: tablets.of(request.raft_id) for table, tablets in state.tables.maps.items() if table in known}
+    alone = {table: len(tablets) - len(_shared(state, request, table)) for table, tablets in held.items()}
+    count = sum(alone.values())
+    if not count:
+        return RequestState.DONE, ""
+    shown = ", ".join(state.tables.name_of(table) for table, some in sorted(alone.items()) if some)
+    where = f" in data centre {request.source}" if request.source else ""
+    text = f"{count} of its tablets ({shown}) have no other replica{where} to be compared with"
+    if count < sum(map(len, held.values())):
+        return RequestState.DONE, f"{text}; they are as they were"
+    return RequestState.FAILED, f"{text}; nothing was done"
 
 
 def _next_tables(state: ClusterState, request: RequestRecord) -> list[int]:

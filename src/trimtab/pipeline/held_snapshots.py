@@ -19,7 +19,7 @@ from trimtab.loads import protocol
 from trimtab.loads.protocol import ReleaseSnapshot, RenewSnapshot, SnapshotReply, SnapshotRequest
 from trimtab.net.errors import NetError, RpcError
 from trimtab.spark.instances import Instances, tls_context
-from trimtab.spark.replica_snapshots import ReplicaSnapshots, _Wanted, same_disk
+from trimtab.spark.replica_snapshots import ReplicaSnapshots, Wanted, same_disk
 from trimtab.spark.scan_plan import ScanFailed, ScanPart, ScanPlan, ScanStats
 from trimtab.storage.sst import Snapshot
 from trimtab.tablets.consistency import goal
@@ -125,11 +125,11 @@ class HeldSnapshots(ReplicaSnapshots):
         super().__init__(plan, parts, attempt, stats)
         self._held = held
 
-    def _ask(self, raft_id: int, some: list[_Wanted]) -> None:
+    def _ask(self, raft_id: int, some: list[Wanted]) -> None:
         for each in some:
             super()._ask(raft_id, [each])
 
-    def _open(self, raft_id: int, some: Sequence[_Wanted], tablets: list[int]) -> None:
+    def _open(self, raft_id: int, some: Sequence[Wanted], tablets: list[int]) -> None:
         (wanted,), (tablet,) = some, tablets
         found = self._held.name_of(raft_id, tablet)
         if found is None:

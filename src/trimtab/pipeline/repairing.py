@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.net.errors import NetError, RpcError
@@ -96,8 +96,8 @@ def repair(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
     noted = dict(context.noted) if context.noted.get("table") == scan.plan.table.id else {}
     begun = _Sums.of(noted)
     parts = [part for part in scan.parts if part.tablet >= begun.next]
-    total_bytes = sum(part.size_bytes * len(part.holders) for part in scan.parts)
-    before = Done(sum(part.size_bytes * len(part.holders) for part in scan.parts if part.tablet < begun.next))
+    total_bytes = sum(map(_bytes_of, scan.parts))
+    before = Done(sum(_bytes_of(part) for part in scan.parts if part.tablet < begun.next))
     context.progress(total_bytes=total_bytes, bytes=before.bytes, phase="repairing")
     for start in range(0, len(parts), AT_ONCE):
         some = parts[start : start + AT_ONCE]
@@ -105,7 +105,8 @@ def repair(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
         found = tasks.run(context, made, repair_tablet, before=before)
         for each in found:
             begun.add(each, scan.plan)
-        before.add(sum(part.size_bytes * len(part.holders) for part in some), sum(each.pairs for each in found))
+        good = {each.tablet for each in found if not each.why}
+        before.add(sum(_bytes_of(part) for part in some if part.tablet in good), sum(each.pairs for each in found))
         begun.next = some[-1].tablet + 1
         context.checkpoint({"table": scan.plan.table.id, **begun.note()})
     if (given.targets or given.sources) and begun.incomplete > len(begun.failed):
@@ -174,20 +175,25 @@ def repair_tablet(task: RepairTask, done: Done) -> Repaired:
         if not found.why or not task.patient or time.monotonic() >= until_s or done.stopping:
             break
         time.sleep(_PAUSE_S)
-    done.add(task.part.size_bytes * len(task.part.holders), found.pairs)
+    if not found.why:
+        done.add(_bytes_of(task.part), found.pairs)
     return found
+
+
+def _bytes_of(part: ScanPart) -> int:
+    return part.size_bytes * len(part.holders)
 
 
 def _repaired(task: RepairTask) -> Repaired:
     plan, part = task.plan, task.part
     found = Repaired(part.tablet)
     layout = RowLayout(plan.table, plan.types)
-    asked = replace(part, holders=task.taking_part)
     with Instances(tls_context(plan.connection)) as instances:
         try:
             # One alone is enough where all others go, and it has met every acknowledged write.
             least, patience_s = 1 if task.targets else 2, 0.0 if task.patient else PATIENCE_S
-            with copies_of(plan, asked, instances, attempt_number(), least=least, patience_s=patience_s) as copies:
+            asked, attempt = task.taking_part, attempt_number()
+            with copies_of(plan, part, instances, attempt, asked=asked, least=least, patience_s=patience_s) as copies:
                 spans, _, found.pairs, damaged = copies.differing_spans(plan.table.tablets)
                 senders = {raft_id: _Sender(plan, copies, raft_id, instances) for raft_id in copies.by_holder}
                 for span in spans:

@@ -10,9 +10,9 @@ a deletion that the other copy does not have yet, and what it deleted would come
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trimtab.net.errors import NetError
 from trimtab.pipeline.range_sums import RangeSums, differing, ranges_for, spans
@@ -22,7 +22,7 @@ from trimtab.rows.repair_protocol import BeginReply, BeginRequest
 from trimtab.rows.tokens import AFTER_ALL
 from trimtab.spark.instances import Instances
 from trimtab.spark.reading import without
-from trimtab.spark.replica_snapshots import ReplicaSnapshots
+from trimtab.spark.replica_snapshots import ReplicaSnapshots, Wanted
 from trimtab.spark.scan_plan import ScanFailed, ScanPart, ScanPlan, ScanStats
 from trimtab.storage.port import StorageError
 from trimtab.storage.sst import Snapshot
@@ -96,9 +96,19 @@ class Copies:
 
 
 class _Snapshots(ReplicaSnapshots):
-    def by_holder(self, part: ScanPart) -> dict[int, Copy]:
-        wanted = next(each for each in self._wanted if each.part is part)
-        return {raft_id: Copy(raft_id, snapshot, hidden) for raft_id, (snapshot, hidden) in wanted.open.items()}
+    """Of one tablet, at those of its replicas that are `asked`, and no others."""
+
+    def __init__(self, plan: ScanPlan, part: ScanPart, asked: tuple[int, ...], attempt: int) -> None:
+        super().__init__(plan, (), attempt, ScanStats())
+        self._only = Wanted(part, part.holders, asked)
+        self._wanted = [self._only]
+
+    def by_holder(self) -> dict[int, Copy]:
+        return {raft_id: Copy(raft_id, snapshot, hidden) for raft_id, (snapshot, hidden) in self._only.open.items()}
+
+    def _moved(self, wanted: Wanted, there: tuple[int, ...]) -> None:
+        # Nothing is known of those who hold it now. Whoever planned this looks where they are.
+        raise _changing(self._plan, wanted.part)
 
 
 @contextmanager
@@ -108,37 +118,43 @@ def copies_of(
     instances: Instances,
     attempt: int,
     *,
+    asked: tuple[int, ...] | None = None,
     least: int = 2,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Copies]:
     """Copies of all replicas that answer. ScanFailed: not even `least` do (or the only one there is does not).
 
-    `patience_s`: so long one is waited for that was Online when this was planned.
+    `asked`: of these alone. `patience_s`: so long one is waited for that was Online when this was planned.
     """
+    among = part.holders if asked is None else asked
     for _ in range(_TIMES):
-        begun, silent = begin_all(plan, part, instances, patience_s)
-        answering = tuple(each for each in part.holders if each in begun)
-        if len(answering) < min(least, len(part.holders)):
+        begun, silent = begin_all(plan, part.tablet, among, instances, patience_s)
+        answering = tuple(each for each in among if each in begun)
+        if len(answering) < min(least, len(among)):
             said = "; ".join(f"{plan.name_of(raft_id)}: {why}" for raft_id, why in silent.items())
             raise ScanFailed(f"tablet {part.tablet} of {plan.table.full_name} can't be compared: {said}")
-        asked = replace(part, holders=answering)
-        snapshots = _Snapshots(plan, [asked], attempt, ScanStats())
+        snapshots = _Snapshots(plan, part, answering, attempt)
         with snapshots:
-            again, _ = begin_all(plan, asked, instances, patience_s)
+            again, _ = begin_all(plan, part.tablet, answering, instances, patience_s)
             if all(_same(begun[each], again.get(each)) for each in answering):
-                yield Copies(asked, snapshots.by_holder(asked), begun, silent)
+                yield Copies(part, snapshots.by_holder(), begun, silent)
                 return
-    raise ScanFailed(f"tablet {part.tablet} of {plan.table.full_name} changes hands, or is being repaired; try later")
+    raise _changing(plan, part)
+
+
+def _changing(plan: ScanPlan, part: ScanPart) -> ScanFailed:
+    text = f"tablet {part.tablet} of {plan.table.full_name} changes hands, or is being repaired"
+    return ScanFailed(f"{text}; try later")
 
 
 def begin_all(
-    plan: ScanPlan, part: ScanPart, instances: Instances, patience_s: float
+    plan: ScanPlan, tablet: int, holders: Iterable[int], instances: Instances, patience_s: float
 ) -> tuple[dict[int, BeginReply], dict[int, str]]:
     """What each replica says of itself, and why some say nothing."""
     begun: dict[int, BeginReply] = {}
     silent: dict[int, str] = {}
-    body = protocol.encode(BeginRequest(plan.table.id, part.tablet))
-    for raft_id in part.holders:
+    body = protocol.encode(BeginRequest(plan.table.id, tablet))
+    for raft_id in holders:
         holder = plan.holders.get(raft_id)
         if holder is None:
             silent[raft_id] = "it is not known to the cluster"

@@ -54,10 +54,14 @@ _FINAL = frozenset({"not_found", "invalid", "unknown_method", "forbidden"})
 
 
 @dataclass
-class _Wanted:
-    """A part, who holds it, and the replicas of it that are open: by raft id, with the stamps to be left out."""
+class Wanted:
+    """A part, and the replicas of it that are open: by raft id, with the stamps to be left out.
+
+    `reading`: who answers for it, as far as it is known. `holders`: who of these is asked.
+    """
 
     part: ScanPart
+    reading: tuple[int, ...]
     holders: tuple[int, ...]
     open: dict[int, tuple[Snapshot, frozenset[int]]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class ReplicaSnapshots:
         self._plan = plan
         self._stats = stats
         self._attempt = attempt
-        self._wanted = [_Wanted(part, part.holders) for part in parts]
+        self._wanted = [Wanted(part, part.holders, part.holders) for part in parts]
         self._holders = dict(plan.holders)
         self._tls = tls_context(plan.connection)
         self._stack = contextlib.ExitStack()
@@ -78,7 +82,7 @@ class ReplicaSnapshots:
         self._dc_of = {each.raft_id: each.dc for each in plan.holders.values()}
         self._silent: set[int] = set()  # who did not answer lately
         self._full = False  # somebody has no room for copies
-        self._in_place: list[tuple[int, Sequence[_Wanted], contextlib.ExitStack]] = []  # open copies, by instance
+        self._in_place: list[tuple[int, Sequence[Wanted], contextlib.ExitStack]] = []  # open copies, by instance
 
     def __enter__(self) -> ReplicaSnapshots:
         try:
@@ -104,7 +108,7 @@ class ReplicaSnapshots:
         deadline = time.monotonic() + self._plan.connection.timeout_s
         full_until = time.monotonic() + FULL_S
         while lacking := [each for each in self._wanted if not self._enough(each)]:
-            turns: dict[int, list[_Wanted]] = {}
+            turns: dict[int, list[Wanted]] = {}
             for each in lacking:
                 candidate = self._next(each)
                 if candidate is not None:
@@ -118,11 +122,11 @@ class ReplicaSnapshots:
             for raft_id, some in turns.items():
                 self._ask(raft_id, some)
 
-    def _enough(self, wanted: _Wanted) -> bool:
+    def _enough(self, wanted: Wanted) -> bool:
         level = goal(self._plan.level, [wanted.holders], self._dc_of, self._plan.local_dc, for_write=False)
         return bool(wanted.open) and level.reached(wanted.open)
 
-    def _next(self, wanted: _Wanted) -> int | None:
+    def _next(self, wanted: Wanted) -> int | None:
         """Whom to ask next. A task that is tried again begins with another one than the attempt before."""
         holders = wanted.holders
         turn = self._attempt % len(holders) if holders else 0
@@ -131,7 +135,7 @@ class ReplicaSnapshots:
                 return raft_id
         return None
 
-    def _wait_or_fail(self, lacking: Sequence[_Wanted], deadline: float) -> None:
+    def _wait_or_fail(self, lacking: Sequence[Wanted], deadline: float) -> None:
         if time.monotonic() >= deadline:
             raise ScanFailed(self._explain(lacking[0]))
         time.sleep(_PAUSE_S)
@@ -152,14 +156,14 @@ class ReplicaSnapshots:
         self._full = False
         time.sleep(random.uniform(*_FULL_PAUSE_S))
 
-    def _explain(self, wanted: _Wanted) -> str:
+    def _explain(self, wanted: Wanted) -> str:
         table, part = self._plan.table.full_name, wanted.part
         said = "; ".join(f"{self._plan.name_of(raft_id)}: {why}" for raft_id, why in wanted.refused.items())
         need = goal(self._plan.level, [wanted.holders], self._dc_of, self._plan.local_dc, for_write=False)
         words = need.describe(wanted.open, "could be read")
         return f"tablet {part.tablet} of {table} can't be read: {words}. {said or 'nobody holds it'}"
 
-    def _ask(self, raft_id: int, some: list[_Wanted]) -> None:
+    def _ask(self, raft_id: int, some: list[Wanted]) -> None:
         tablets = sorted({each.part.tablet for each in some})
         try:
             self._open(raft_id, some, tablets)
@@ -180,7 +184,7 @@ class ReplicaSnapshots:
                 self._silent.add(raft_id)
             self._refuse(raft_id, some, str(error) or type(error).__name__)
 
-    def _look_again(self, raft_id: int, some: Sequence[_Wanted]) -> bool:
+    def _look_again(self, raft_id: int, some: Sequence[Wanted]) -> bool:
         """Whether any of these tablets is held by others, as an instance knows it; they are begun anew."""
         try:
             body = rows_protocol.encode(SchemaRequest((0, 0)))
@@ -200,13 +204,17 @@ class ReplicaSnapshots:
             except KeyError:
                 continue
             there = tuple(raft_id for raft_id in replicas if raft_id in reply.instances)
-            if set(there) != set(each.holders):
-                # What is open of it is closed in the end, with everything else.
-                each.holders, each.open, each.refused = there, {}, {}
+            if set(there) != set(each.reading):
+                self._moved(each, there)
                 changed = True
         return changed
 
-    def _refuse(self, raft_id: int, some: Sequence[_Wanted], why: str) -> None:
+    def _moved(self, wanted: Wanted, there: tuple[int, ...]) -> None:
+        """Others hold it: it is begun anew. What is open of it is closed in the end, with everything else."""
+        wanted.reading = wanted.holders = there
+        wanted.open, wanted.refused = {}, {}
+
+    def _refuse(self, raft_id: int, some: Sequence[Wanted], why: str) -> None:
         self._stats.add("refusals")
         for each in some:
             each.refused[raft_id] = why
@@ -217,10 +225,10 @@ class ReplicaSnapshots:
             return f"{table} was dropped while it was read"
         return f"{table} can't be read: {error.text}"
 
-    def _open(self, raft_id: int, some: Sequence[_Wanted], tablets: list[int]) -> None:
+    def _open(self, raft_id: int, some: Sequence[Wanted], tablets: list[int]) -> None:
         holder = self._holders[raft_id]
         name = f"scan-{secrets.token_hex(12)}"
-        held = {each.part.tablet: sorted(each.holders) for each in some}
+        read_from = {each.part.tablet: sorted(each.reading) for each in some}
         request = SnapshotRequest(
             self._plan.table.id,
             tablets,
@@ -228,7 +236,7 @@ class ReplicaSnapshots:
             LEASE_MS,
             name,
             self._plan.as_of_us,
-            reading=[held[tablet] for tablet in tablets],
+            reading=[read_from[tablet] for tablet in tablets],
         )
         timeout_s = min(_ASK_S + len(tablets), self._plan.connection.timeout_s)
         answer = self._instances.call(holder.address, protocol.SNAPSHOT, protocol.encode(request), timeout_s)

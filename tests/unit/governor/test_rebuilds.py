@@ -44,6 +44,32 @@ def test_everything_that_an_instance_shares_is_compared_and_then_it_is_normal() 
     world.assert_settled()
 
 
+def test_what_nobody_else_has_is_told_for_it_is_as_doubtful_as_before() -> None:
+    world = holding(3)
+    world.create(2, "alone", "shared")
+    for tablet, (first, _) in [*world.tables.maps[1]]:
+        world.place(1, tablet, (first,))
+    number = begun(world, "i1")
+    world.end_jobs()
+    world.run()
+    request = world.view.requests[number]
+    mine = len(world.tables.maps[1].of(1))
+    assert mine and request.state is RequestState.DONE
+    told = f"{mine} of its tablets (shop.alone) have no other replica to be compared with; they are as they were"
+    assert request.reason == told
+
+
+def test_where_nothing_can_be_compared_the_rebuild_fails() -> None:
+    world = holding(3)
+    world.create(1)
+    number = begun(world, "i1")
+    request = world.view.requests[number]
+    assert request.state is RequestState.FAILED and request.reason.endswith("to be compared with; nothing was done")
+    assert world.row("i1").state is NodeState.NORMAL
+    assert not world.jobs.jobs
+    world.assert_settled()
+
+
 def test_a_few_tables_at_a_time() -> None:
     world = holding(3)
     names = [f"t{number:02d}" for number in range(MAX_JOBS + 3)]
@@ -66,14 +92,6 @@ def test_large_tables_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     begun(world, "i1")
     found = [job.command.parameters["tablets"] for job in world.jobs.open_jobs()]
     assert found == [[*range(6)], [*range(6, 12)], [*range(12, 16)]]
-
-
-def test_only_copies_have_nothing_to_be_compared_with() -> None:
-    world = holding(3)
-    world.create(1)
-    number = begun(world, "i2")
-    assert world.view.requests[number].state is RequestState.DONE
-    assert not world.jobs.jobs
 
 
 def test_it_reads_from_one_data_centre_where_that_is_wanted() -> None:
