@@ -115,6 +115,12 @@ def _check(situation: Situation, name: str, record: LoadRecord, epochs: EpochRec
             "that can be seen can be rolled back",
         )
     if epochs.generations[-1] != (record.epoch, record.generation):
+        if record.generation == epochs.generation:
+            raise LoadRefused(
+                "conflict",
+                f"{name} serves overwrite {record.id} because a later one was rolled back, which can be done once; what "
+                "was before it is not kept. Overwrite the table with what it should hold",
+            )
         raise LoadRefused(
             "conflict",
             f"overwrite {record.id} is not what {name} serves now (generation {epochs.generation}, since epoch "

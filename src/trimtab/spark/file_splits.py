@@ -29,7 +29,8 @@ BLOCK_BYTES = 16 * 1024 * 1024  # of text that is parsed together
 MAX_LINE_BYTES = 32 * 1024 * 1024
 BOM = b"\xef\xbb\xbf"  # some write it before the first line
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}  # and what Arrow calls it
-_GLOB = re.compile(r"[*?\[]")
+_GLOB = re.compile(r"[*?\[{]")
+_WILD = re.compile(r"(\*)|(\?)|\[(!?)([^]/]+)\]|\{([^{}/]*,[^{}/]*)\}")
 _NAMED = re.compile(r"[^=]+=")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -94,7 +95,7 @@ class Looked:
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """The files below these paths, which may hold `*`. NotFound: a path has none."""
+    """The files below these paths, which may be patterns. NotFound: a path has none."""
     from pyarrow import fs
 
     found = []
@@ -111,7 +112,10 @@ def find(paths: Sequence[str]) -> list[Found]:
                 listed = system.get_file_info(fs.FileSelector(base or "/", recursive=True, allow_not_found=True))
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"{path} can't be read: {error}") from error
-        pattern = _pattern("/".join(fixed))
+        try:
+            pattern = _pattern("/".join(fixed))
+        except re.error as error:
+            raise InvalidRequest(f"{path} is no pattern: {error}") from error
         files = [
             File(each.path, each.size, _partition(each.path, base))
             for each in listed
@@ -124,8 +128,22 @@ def find(paths: Sequence[str]) -> list[Found]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    parts = (re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") for part in path.split("/"))
-    return re.compile("/".join(parts) + "(/.*)?$")
+    """Paths that a pattern means, and what lies below: `*`, `?`, `[ab]`, `[!ab]`, `{one,other}`; or files called so."""
+    wild, end = "", 0
+    for found in _WILD.finditer(path):
+        wild += re.escape(path[end : found.start()]) + _meant(found)
+        end = found.end()
+    return re.compile(f"({re.escape(path)}|{wild}{re.escape(path[end:])})(/.*)?$")
+
+
+def _meant(found: re.Match[str]) -> str:
+    star, mark, no, letters, others = found.groups()
+    if star or mark:
+        return "[^/]*" if star else "[^/]"
+    if letters:
+        ranges = re.escape(letters).replace(r"\-", "-")
+        return f"[{'^/' if no else ''}{ranges}]"
+    return f"(?:{'|'.join(map(re.escape, others.split(',')))})"
 
 
 def _hidden(path: str, base: str) -> bool:

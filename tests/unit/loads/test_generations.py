@@ -62,7 +62,7 @@ def test_only_the_newest_overwrite_is_rolled_back_and_only_while_something_is_le
     ledger.rollback("c")
     with pytest.raises(LoadRefused, match="rolled_back"):
         ledger.rollback("c")
-    with pytest.raises(LoadRefused, match="only the newest"):
+    with pytest.raises(LoadRefused, match="serves overwrite b because a later one was rolled back"):
         ledger.rollback("b")
     with pytest.raises(LoadRefused, match="no load z"):
         ledger.rollback("z")

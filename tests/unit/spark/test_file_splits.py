@@ -161,6 +161,35 @@ def test_paths_may_hold_stars_and_must_hold_files(tmp_path: Path) -> None:
         find([f"{tmp_path}/nothing"])
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("[ab].csv", "ab"),
+        ("[!ab].csv", "c"),
+        ("[b-c].csv", "bc"),
+        ("{a,c}.csv", "ac"),
+        ("?.{csv,tsv}", "abc"),
+        ("*.csv", "abc"),
+    ],
+)
+def test_patterns_are_those_of_a_shell(pattern: str, names: str, tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text("id\n1\n")
+    files = find([f"{tmp_path}/{pattern}"])[0].files
+    assert [Path(each.path).stem for each in files] == list(names)
+
+
+def test_a_file_may_be_called_like_a_pattern(tmp_path: Path) -> None:
+    for name in ("[1].csv", "{x,y}.csv"):
+        (tmp_path / name).write_text("id\n1\n")
+        assert [Path(each.path).name for each in find([str(tmp_path / name)])[0].files] == [name]
+
+
+def test_a_pattern_that_means_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is no pattern"):
+        find([f"{tmp_path}/[z-a].csv"])
+
+
 def test_the_format_is_that_of_the_name_unless_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("x")
     (tmp_path / "a.what").write_text("x")
