@@ -197,13 +197,19 @@ def _show(found: Plan, cluster: Cluster) -> None:
     from trimtab.cli.drawing import console, in_bytes
     from trimtab.cli.drawing import table as draw
 
-    out = console()
+    out, problems = console(), (*found.problems, *found.shortages)
     if not found.moves:
-        out.print(Text("Nothing to move." if not found.problems else "Nothing can be moved.", "bold"))
+        out.print(Text("Nothing can be moved." if problems else "Nothing to move.", "bold"))
     else:
         causes = Counter(move.cause.value for move in found.moves)
         kinds = ", ".join(f"{number} {cause}" for cause, number in causes.items())
         out.print(Text(f"{_many(len(found.moves), 'move')} ({kinds}), {in_bytes(found.moved_bytes)} to copy.", "bold"))
+        if found.weighed_bytes != found.moved_bytes:
+            small = in_bytes(cluster.least_weight)
+            out.print(
+                f"Tablets below {small} count as {small}, here and in the bound: that makes "
+                f"{in_bytes(found.weighed_bytes)}."
+            )
         out.print(
             f"At least {_many(found.lower_bound_moves, 'move')} and {in_bytes(found.lower_bound_bytes)} are needed for "
             f"a state as even: {found.ratio:.2f}× the moves, {found.ratio_bytes:.2f}× the bytes."
@@ -213,7 +219,7 @@ def _show(found: Plan, cluster: Cluster) -> None:
         + (f", by {100 * found.spread_after:.1f} % afterwards." if found.moves else ".")
         + f" Planned in {found.seconds:.2f} s."
     )
-    for problem in found.problems:
+    for problem in problems:
         out.print(Text(f"Can't be had: {problem}.", "yellow"))
     if not found.moves:
         return

@@ -161,6 +161,23 @@ def test_what_can_not_be_had_is_told_and_is_no_failure(files: Files) -> None:
     assert code == 0 and "Can't be had: tablet 0 of t" in out and "needs 12 distinct hosts" in out.replace("\n", " ")
 
 
+def test_lack_of_room_is_told_with_the_numbers(files: Files) -> None:
+    """It was "Nothing to move", with a spread of 200 %."""
+    nodes = [{"id": id, "capacity_bytes": 1000} for id in ("a", "b")]
+    tables = [{"id": "users", "keyspace": "shop", "replication": {"dc1": 1}}]
+    tablets = [{"table": "users", "tablet": at, "bytes": 4 * 10**9, "replicas": ["a"]} for at in range(2)]
+    files.path.write_text(json.dumps({"nodes": nodes, "tables": tables, "tablets": tablets}))
+    code, out, _ = files()
+    assert code == 0 and out.startswith("Nothing can be moved.\n")
+    said = (
+        "bytes per capacity stay uneven in data centre dc1: b is 100.0 % below its share and has room for 1,000 bytes, "
+        "and the smallest tablet that is worth moving there takes 4,000,000,000 bytes (tablet 0 of users); make room "
+        "there, or add instances, or larger ones"
+    )
+    assert f"Can't be had: {said}." in " ".join(out.split())
+    assert files.json()["problems"] == [said]
+
+
 def test_the_running_cluster_is_planned_by_the_same_code(typist: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
     typist.cluster.create("shop.users", "id bigint, name text", "id", tablets=8)
     shown = [InstanceView(raft_id, member(raft_id), voter=True, learner=False) for raft_id in (1, 2)]
@@ -170,3 +187,9 @@ def test_the_running_cluster_is_planned_by_the_same_code(typist: Typist, monkeyp
     found = typist.json("plan", "--add", "2")
     assert len(found["moves"]) == found["lower_bound_moves"] == 8
     assert {move["table"] for move in found["moves"]} == {"users"}
+    assert found["weighed_bytes"] == found["lower_bound_bytes"] == 8 << 20 and found["ratio_bytes"] == 1.0
+    assert found["moved_bytes"] == sum(move["bytes"] for move in found["moves"]) == 28_000
+    out = " ".join(typist("plan", "--add", "2")[1].split())
+    assert "8 moves (8 balance), 27.3 KiB to copy." in out
+    assert "Tablets below 1.0 MiB count as 1.0 MiB, here and in the bound: that makes 8.0 MiB." in out
+    assert "At least 8 moves and 8.0 MiB are needed for a state as even: 1.00× the moves, 1.00× the bytes." in out

@@ -4,7 +4,8 @@ What has to be copied anyway is counted as it is. For the rest, both sides of ev
 above the highest level that is as even must give, nodes that are below the lowest must take, and what is dropped or
 copied anyway may do some of it. Where the lowest level lies nobody knows, so it is put where the bound is least. Where
 tables end evenly, their numbers must change by themselves: Σ max(0, have − want), the remainder left where it is.
-Racks and hosts are in the shares: where they bind, shares are what they allow.
+Racks and hosts are in the shares: where they bind, shares are what they allow. Bytes are those that tablets count
+(`Cluster.weights`), as everywhere in planning: of real bytes no more could be said than moves × the smallest tablet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ROUNDING = 1e-6
 
 class Bound(NamedTuple):
     moves: int
-    bytes: int
+    bytes: int  # as they count
 
 
 def bound(site: Site, found: Changes, allowed: Windows | None) -> Bound:
@@ -34,7 +35,7 @@ def bound(site: Site, found: Changes, allowed: Windows | None) -> Bound:
     at = site.at
     anyway = found.cause != BALANCE
     copied = anyway & (found.target >= 0)
-    needed = int(at.cluster.bytes[found.row[copied]].sum())
+    needed = int(at.size[found.row[copied]].sum())
     if anyway.all():
         return Bound(int(anyway.sum()), needed)
     kept = site.home.copy()
@@ -62,10 +63,8 @@ def bound(site: Site, found: Changes, allowed: Windows | None) -> Bound:
     if allowed is not None and site.counts is not None:
         moves = max(moves, _by_table(site, found.row[drops], found.row[copied], rows, nodes, allowed))
     moves = int(np.ceil(moves - _NEARLY))
-    exact = bool((at.size == at.cluster.bytes).all())
-    smallest = int(at.cluster.bytes.min()) * moves
-    bytes_ = max(int(least_bytes) if exact else 0, smallest)
-    return Bound(int(anyway.sum()) + moves, needed + bytes_)
+    smallest = int(at.size.min()) * moves
+    return Bound(int(anyway.sum()) + moves, needed + max(int(least_bytes), smallest))
 
 
 def _levels(site: Site) -> tuple[float, float]:

@@ -54,6 +54,19 @@ def deviation(site: Site) -> float:
     return float(np.sqrt((off * off * goal[there]).sum() / goal[there].sum()))
 
 
+def helps(load: Floats, goal: Floats, sources: Ints, target: int, sizes: Ints) -> Bools:
+    """Whether replicas of these sizes would bring their sources and the target nearer to their shares."""
+    best = _best(load, goal, sources, target)
+    out: Bools = (sizes < _FAR * best) & (sizes > _TINY * best)
+    return out
+
+
+def _best(load: Floats, goal: Floats, source: Ints | int, target: int) -> Floats:
+    """The bytes that would make both equally full."""
+    out: Floats = (load[source] / goal[source] - load[target] / goal[target]) / (1 / goal[source] + 1 / goal[target])
+    return out
+
+
 def even_bytes(site: Site, allowed: Windows | None, aim: float = _AIM) -> None:
     """Move until the gap is below `aim`, as far as moves improve."""
     goal = site.goal()
@@ -95,9 +108,7 @@ class _Search:
         """Something that brings these two nearer to their shares; False: there is nothing."""
         site, goal = self.site, self.goal
         over, under = site.load[source] - goal[source], goal[target] - site.load[target]
-        best = (site.load[source] / goal[source] - site.load[target] / goal[target]) / (
-            1 / goal[source] + 1 / goal[target]
-        )
+        best = float(_best(site.load, goal, source, target))
         most = _FAR * best
         exact = min(over, under) if min(over, under) > _TINY * best else best
         pool = self.pools[source]

@@ -101,6 +101,15 @@ class Cluster:
         """How many tablets there are."""
         return len(self.table)
 
+    @property
+    def weights(self) -> Ints:
+        """What a replica of each row counts."""
+        return np.maximum(self.bytes, self.least_weight)
+
+    @property
+    def least_weight(self) -> int:
+        return max(self.floor_bytes, 1)
+
     def place(self, row: int) -> str:
         """A tablet in words."""
         table = self.tables[self.table[row]]
@@ -125,18 +134,22 @@ class Move(NamedTuple):
 class Plan:
     """Moves in the order of execution, and what they come to. `replicas` is where everything is afterwards.
 
-    `lower_bound_moves` and `lower_bound_bytes`: nobody reaches a state as even as this one with less. `spread`: (max -
-    min) / mean of bytes per capacity, of the data centre where it is greatest. `problems`: what could not be had.
+    `lower_bound_moves` and `lower_bound_bytes`: nobody reaches a state as even as this one with less. `moved_bytes` are
+    copied; `weighed_bytes` is what they count (`Cluster.weights`), and the bound is in the same weights, because
+    evenness is. `spread`: (max - min) / mean of bytes per capacity, of the data centre where it is greatest.
+    `problems`: what could not be had. `shortages`: the figures, where that or what stays uneven is for lack of room.
     """
 
     moves: tuple[Move, ...]
     replicas: Ints
     moved_bytes: int = 0
+    weighed_bytes: int = 0
     lower_bound_bytes: int = 0
     lower_bound_moves: int = 0
     spread_before: float = 0.0
     spread_after: float = 0.0
     problems: tuple[str, ...] = ()
+    shortages: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -146,7 +159,8 @@ class Plan:
 
     @property
     def ratio_bytes(self) -> float:
-        return _ratio(self.moved_bytes, self.lower_bound_bytes)
+        """What is copied ÷ its lower bound, both as they count."""
+        return _ratio(self.weighed_bytes, self.lower_bound_bytes)
 
 
 def _ratio(ours: int, bound: int) -> float:

@@ -152,7 +152,7 @@ def told(site: Site, found: Changes, before: Floats, living: Ints) -> list[Move]
     names = [node.id for node in cluster.nodes]
     goal = site.goal()
     filled = np.divide(before, goal, out=np.ones(len(goal)), where=goal > 0)
-    levels = [_level(each) for each in filled.tolist()]
+    levels = [level_in_words(each) for each in filled.tolist()]
     moves = []
     lives = living[found.row].tolist()
     wants = at.want[found.row].tolist()
@@ -175,7 +175,8 @@ def told(site: Site, found: Changes, before: Floats, living: Ints) -> list[Move]
     return moves
 
 
-def _level(filled: float) -> str:
+def level_in_words(filled: float) -> str:
+    """How full a node is, 1.0 being its share."""
     off = 100 * (filled - 1)
     return f"{abs(off):.1f} % {'above' if off >= 0 else 'below'} its share"
 

@@ -23,6 +23,7 @@ import numpy as np
 from trimtab.tablets.balancer import exact, levels, moves, needs, quotas
 from trimtab.tablets.balancer.bounds import bound
 from trimtab.tablets.balancer.model import Bools, Cluster, Ints, Move, NodeState, Plan
+from trimtab.tablets.balancer.room import shortage
 from trimtab.tablets.balancer.site import Ground, Site, ground
 from trimtab.tablets.balancer.tables import even_tables
 
@@ -38,6 +39,7 @@ def plan(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> Plan:
     sites = [each.site for each in met]
     found: list[tuple[int, list[Move]]] = []
     problems: list[str] = []
+    short: list[str] = []
     spreads: list[tuple[float, float]] = []
     least_moves = least_bytes = 0
     for site, lives, before, unmet in met:
@@ -49,6 +51,7 @@ def plan(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> Plan:
         least = bound(site, changed, allowed)
         least_moves += least.moves
         least_bytes += least.bytes
+        short.append(shortage(site))
         spreads.append((before, site.spread()))
         found.append((len(changed.row), moves.told(site, changed, needed, lives)))
     every = [move for _, told in found for move in told]
@@ -59,11 +62,13 @@ def plan(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> Plan:
         moves=tuple(every),
         replicas=_joined(cluster, sites),
         moved_bytes=int(cluster.bytes[copied].sum()),
+        weighed_bytes=int(cluster.weights[copied].sum()),
         lower_bound_bytes=least_bytes,
         lower_bound_moves=least_moves,
         spread_before=max((before for before, _ in spreads), default=0.0),
         spread_after=max((after for _, after in spreads), default=0.0),
         problems=tuple(problems),
+        shortages=tuple(said for said in short if said),
         seconds=clock() - began,
     )
 

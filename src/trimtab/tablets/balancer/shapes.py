@@ -8,7 +8,10 @@ from trimtab.tablets.balancer.model import Cluster, Plan
 
 
 def plan_shape(plan: Plan, cluster: Cluster) -> dict[str, Any]:
-    """`from` is null when nothing leaves, `to` when nothing comes. `bytes` are those that are copied."""
+    """`from` is null when nothing leaves, `to` when nothing comes. `bytes` are those that are copied.
+
+    `weighed_bytes`, `lower_bound_bytes` and `ratio_bytes` are of bytes as they count: `Cluster.weights`.
+    """
     names = [node.id for node in cluster.nodes]
     table, tablet, size = cluster.table.tolist(), cluster.tablet.tolist(), cluster.bytes.tolist()
     return {
@@ -26,12 +29,13 @@ def plan_shape(plan: Plan, cluster: Cluster) -> dict[str, Any]:
             for move in plan.moves
         ],
         "moved_bytes": plan.moved_bytes,
+        "weighed_bytes": plan.weighed_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
         "lower_bound_moves": plan.lower_bound_moves,
         "ratio": plan.ratio,
         "ratio_bytes": plan.ratio_bytes,
         "spread_before": plan.spread_before,
         "spread_after": plan.spread_after,
-        "problems": list(plan.problems),
+        "problems": [*plan.problems, *plan.shortages],
         "seconds": plan.seconds,
     }

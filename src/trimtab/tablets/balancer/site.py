@@ -62,7 +62,7 @@ def ground(cluster: Cluster, dc: str, replicas: Ints | None = None) -> Ground:
     free = np.array([np.inf if node.free_bytes is None else node.free_bytes for node in nodes], np.float64)
     factors = np.array([table.replication.get(dc, 0) for table in cluster.tables], np.int64)
     want = factors[cluster.table] if cluster.count else np.zeros(0, np.int64)
-    size = np.maximum(cluster.bytes, max(cluster.floor_bytes, 1))
+    size = cluster.weights
     by_factor = np.zeros((int(factors.max(initial=0)) + 1, len(nodes)))
     # Whoever is down has its share, too: when it is back, all is as even as before.
     at = np.flatnonzero(usable | states[NodeState.DOWN])

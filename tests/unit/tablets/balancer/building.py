@@ -127,7 +127,7 @@ def faults(cluster: Cluster, found: Plan) -> list[str]:
             if _racks_worse(cluster, before, ends):
                 wrong.append(f"{where}: racks are worse, {before} -> {ends}")
     wrong += _too_full(cluster, found)
-    if len(found.moves) < found.lower_bound_moves or found.moved_bytes < found.lower_bound_bytes:
+    if len(found.moves) < found.lower_bound_moves or found.weighed_bytes < found.lower_bound_bytes:
         wrong.append("a bound was beaten")
     return wrong
 

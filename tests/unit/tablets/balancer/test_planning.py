@@ -162,6 +162,45 @@ def test_out_of_space_nothing_is_planned_that_does_not_fit_while_it_moves() -> N
     assert "no node of data centre dc1 on another host has room for it" in found.problems[0]
 
 
+def test_what_is_missing_for_lack_of_room_is_told_with_the_numbers() -> None:
+    those = [node._replace(capacity_bytes=30_000_000) for node in state(nodes(4), 0, DRAINING)]
+    (said,) = checked(placed(those, 39, 3)).shortages
+    assert "takes 1,000,000 bytes, and of the nodes of data centre dc1 that might hold it " in said
+    assert " has most room: 0 bytes; make room there, or add instances, or larger ones" in said
+
+
+def test_bytes_that_stay_uneven_for_lack_of_room_are_told_with_the_numbers() -> None:
+    those = [*nodes(2), *(node._replace(free_bytes=2_500_000) for node in nodes(2, 2)[2:])]
+    cluster = placed(those, 20, 1)
+    found = plan(cluster)
+    assert counts(cluster, found) == [8, 8, 2, 2] and not found.problems
+    assert found.shortages == (
+        "bytes per capacity stay uneven in data centre dc1: n2 is 60.0 % below its share and has room for 500,000 "
+        "bytes, and the smallest tablet that is worth moving there takes 1,000,000 bytes (tablet 0 of t0), and "
+        "likewise n3; make room there, or add instances, or larger ones",
+    )
+
+
+def test_room_that_comes_when_what_leaves_has_gone_is_told_as_such() -> None:
+    """The disk of n1 is full of tablets that are declared elsewhere by now."""
+    those = [nodes(1)[0], nodes(2)[1]._replace(free_bytes=0), Node("far", "dc2", "r0", "h9", 10**15)]
+    tables = (Table("t0", "ks", {"dc1": 1}), Table("t1", "ks", {"dc2": 1}))
+    replicas = np.array([[0, -1]] * 8 + [[1, 2]] * 4)
+    table, size = np.repeat([0, 1], [8, 4]), np.full(12, 1_000_000)
+    found = plan(Cluster(tuple(those), tables, table, np.arange(12), size, replicas))
+    assert len(found.moves) == 4 and not found.problems
+    assert "n1 is 100.0 % below its share and has room for 0 bytes" in found.shortages[0]
+    assert found.shortages[0].endswith("; plan again when what leaves it has gone")
+
+
+def test_unevenness_that_is_not_for_lack_of_room_is_no_shortage() -> None:
+    lump = placed(nodes(2), 2, 1, size=lambda tablet: 9_000 if tablet else 1_000)
+    tight = [node._replace(free_bytes=10) for node in lump.nodes]
+    found = plan(Cluster(tuple(tight), lump.tables, lump.table, lump.tablet, lump.bytes, lump.replicas))
+    assert found.spread_after > 1 and not found.moves and not found.shortages
+    assert not plan(placed(nodes(3, 1), 11, 1)).shortages
+
+
 def test_a_node_that_is_down_for_a_short_time_starts_no_rebalance() -> None:
     cluster = placed(state(nodes(5), 2, DOWN), 40, 3)
     assert not checked(cluster).moves
@@ -216,6 +255,21 @@ def test_zipfian_sizes_end_within_two_percent_and_five_percent_of_the_bound() ->
     grown = Cluster(tuple(nodes(9, 1)), even.tables, even.table, even.tablet, even.bytes, even.replicas)
     found = checked(grown)
     assert found.spread_after < 0.02 and found.ratio_bytes <= 1.05
+
+
+@pytest.mark.parametrize(("least", "most"), [(3 << 10, 300 << 10), (3 << 10, 4 << 20), (0, 1)])
+def test_small_tablets_weigh_the_same_in_the_plan_and_in_the_bound(least: int, most: int) -> None:
+    """The bound was of real bytes, the smallest tablet's for each move: 66 times less than what was planned."""
+    sizes = np.random.default_rng(3).integers(least, most, 36)
+    start = placed(nodes(3), 36, 2, size=lambda tablet: int(sizes[tablet]))
+    start.floor_bytes = 1 << 20
+    even = after(start, plan(start))
+    even.nodes = tuple(nodes(3, 2))
+    found = checked(even)
+    copied = [int(sizes[move.row]) for move in found.moves]
+    assert found.moves and found.moved_bytes == sum(copied), "what is copied is in real bytes"
+    assert found.weighed_bytes == sum(max(size, 1 << 20) for size in copied)
+    assert 1.0 <= found.ratio_bytes == found.weighed_bytes / found.lower_bound_bytes <= 1.05
 
 
 def test_a_tablet_that_is_larger_than_a_share_has_a_node_almost_for_itself() -> None:

@@ -56,6 +56,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         (1e9 / rng.integers(1, 100, len(rows))).astype(np.int64) if zipfian else np.full(len(rows), 1_000),
         np.array([row[2] + [-1] * (width - len(row[2])) for row in rows], np.int64).reshape(len(rows), width),
         rng.random(len(rows)) < 0.05,
+        draw(st.sampled_from([0, 0, 1 << 25])),
     )
 
 
@@ -88,5 +89,6 @@ def test_plans_that_are_carried_out_in_part_come_to_an_end(cluster: Cluster, see
             (cluster.bytes * rng.uniform(0.999, 1.001, cluster.count)).astype(np.int64),
             held,
             cluster.busy,
+            cluster.floor_bytes,
         )
     raise AssertionError(f"still moving: {[move.why for move in plan(cluster).moves][:5]}")
