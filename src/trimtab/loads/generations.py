@@ -118,8 +118,8 @@ def _check(situation: Situation, name: str, record: LoadRecord, epochs: EpochRec
         if record.generation == epochs.generation:
             raise LoadRefused(
                 "conflict",
-                f"{name} serves overwrite {record.id} because a later one was rolled back, which can be done once: what "
-                "was before is not kept. Overwrite the table with what it should hold",
+                f"{name} serves overwrite {record.id} because a later one was rolled back, which can be done once: "
+                "what was before is not kept. Overwrite the table with what it should hold",
             )
         raise LoadRefused(
             "conflict",
