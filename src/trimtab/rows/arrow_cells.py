@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog.cql_type import Kind, Type
 from trimtab.rows.arrow_types import EPOCH_DAY, arrow_type, plain, to_cell
+from trimtab.rows.errors import DoesNotFit
 from trimtab.rows.ragged import Ragged, copy_columns, fixed, from_arrow, from_list
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _NUMBERS = {
     Kind.DATE: "u4",
 }
 _DAY_NS = 86_400 * 10**9
+_SHOWN_CHARACTERS = 60
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -74,7 +76,7 @@ def encode(column: Type, array: Any) -> Cells:
 
 
 def decode(column: Type, cells: Cells) -> Any:
-    """The Arrow array of these cells, in the type that `arrow_type` says."""
+    """The Arrow array of these cells, in the type that `arrow_type` says. DoesNotFit: it can't hold one of them."""
     import numpy as np
     import pyarrow as pa
 
@@ -112,7 +114,21 @@ def decode(column: Type, cells: Cells) -> Any:
     try:
         return pa.array(values, type=kind)
     except pa.ArrowException as error:
-        raise ValueError(f"a value of {column.name} that does not fit {kind}: {error}") from None
+        shown = _first_unfit(values, kind)
+        raise DoesNotFit(f"a value of {column.name} that does not fit {kind}, {shown}: {error}") from None
+
+
+def _first_unfit(values: list[Any], kind: Any) -> str:
+    """The value that spoils an array, for a reader to look for."""
+    import pyarrow as pa
+
+    for value in values:
+        try:
+            pa.array([value], type=kind)
+        except pa.ArrowException:
+            text = str(value)
+            return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    return "together with others"
 
 
 def _held(strings: Ragged) -> Any:

@@ -125,6 +125,7 @@ def to_cell(column: Type) -> ToCell:
         def elements(value: Any) -> bytes:
             if not isinstance(value, list):
                 raise refused(f"a list for {column.name}", value)
+            _check_elements(column, value)
             return column.canonical(join_elements([inner[0](each) for each in value]))
 
         return elements
@@ -133,9 +134,9 @@ def to_cell(column: Type) -> ToCell:
         def entries(value: Any) -> bytes:
             if not isinstance(value, list):
                 raise refused(f"a map for {column.name}", value)
-            return column.canonical(
-                join_elements([inner[at](part) for pair in value for at, part in enumerate(pair)], 2)
-            )
+            parts = [part for pair in value for part in pair]
+            _check_elements(column, parts)
+            return column.canonical(join_elements([inner[at % 2](part) for at, part in enumerate(parts)], 2))
 
         return entries
     if kind in (Kind.TUPLE, Kind.USER):
@@ -151,6 +152,11 @@ def to_cell(column: Type) -> ToCell:
 
         return components
     return column.serialize
+
+
+def _check_elements(column: Type, values: list[Any]) -> None:
+    if None in values:
+        raise ValueError(f"an element of {column.name} is null, and those of a collection can't be; leave it out")
 
 
 def _whole(value: Any) -> Any:

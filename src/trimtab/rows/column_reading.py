@@ -22,6 +22,7 @@ from trimtab.rows.batch_view import BatchView
 from trimtab.rows.column_keys import key_columns
 from trimtab.rows.column_values import decode_values
 from trimtab.rows.deletions import Pair
+from trimtab.rows.errors import DoesNotFit
 from trimtab.rows.keys import ROWS, TAIL, prefix_of
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.projection import Metas, Rows, rows_of
@@ -199,7 +200,11 @@ class ColumnReader:
 
         if cells is None:
             return pa.nulls(count, self._decoded[place])
-        return arrow_cells.decode(self._types[place], cells)
+        try:
+            return arrow_cells.decode(self._types[place], cells)
+        except DoesNotFit as error:
+            column = self._layout.columns[self._shown[place]]
+            raise DoesNotFit(f"{self._layout.name}: column {column.name}: {error}") from None
 
     def _special(self, pairs: list[Pair], at: list[int], before: _Open) -> tuple[NDArray[np.int64], list[Any]]:
         """The live rows that the code for single rows finds among these pairs, and where their pairs are."""

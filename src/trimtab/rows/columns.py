@@ -6,13 +6,14 @@ one by CQL's rule, so that a file holds each row once. What has no form by the c
 through `pairs_of_put` itself. The way back is `column_reading`.
 
 A column that the Arrow table lacks is not written. A null is not written either, which is what a load of new data
-wants; with `delete_nulls` it deletes the cell, which is what CQL's INSERT does.
+wants; with `delete_nulls` it deletes the cell, which is what CQL's INSERT does. A row that has nothing but static
+columns, as partitions without rows are read, is written as its partition's static row (`static_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog.schema import ColumnKind
 from trimtab.rows import arrow_cells
@@ -26,6 +27,13 @@ from trimtab.rows.mutations import checked_ttl, pairs_of_put
 from trimtab.rows.protocol import Pairs, PutRequest
 from trimtab.rows.ragged import Pile, Ragged, from_list, stack
 from trimtab.rows.sorted_rows import SortedRows, order_of, repeats, runs
+from trimtab.rows.static_rows import apart
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Sorted = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
 _LAST_SECOND = (1 << 32) - 1
@@ -60,7 +68,7 @@ def encode_table(
     if any(column.multicell and column.name in names for column in (*layout.regular.columns, *layout.static.columns)):
         return _one_by_one(layout, table, written)
     rows, values = Pile(table.num_rows), Pile(table.num_rows)
-    for block in _blocks(table):
+    for block in _blocks(layout, table):
         for made_keys, made_values in _encode_block(layout, block, written):
             # Sorted while they are at hand: what puts all of them in order then finds neighbours beside each other.
             order, _ = order_of(made_keys)
@@ -68,17 +76,20 @@ def encode_table(
             values.add(made_values, order)
     all_rows = rows.whole()
     order, ties = order_of(all_rows)
-    found = SortedRows(all_rows, values.whole(), order, timestamp_us)
-    again = repeats(all_rows, order, ties)
+    all_values = values.whole()
+    order, again = _each_once(all_values, order, repeats(all_rows, order, ties))
+    found = SortedRows(all_rows, all_values, order, timestamp_us)
     return _merged(layout, found, again, timestamp_us) if len(again) else found
 
 
-def _blocks(table: Any) -> list[Any]:
+def _blocks(layout: RowLayout, table: Any) -> Iterator[Any]:
+    """Record batches of rows that have the same columns."""
     import pyarrow as pa
 
     if isinstance(table, pa.RecordBatch):
-        return [table.slice(start, BLOCK_ROWS) for start in range(0, table.num_rows, BLOCK_ROWS)]
-    return list(table.to_batches(max_chunksize=BLOCK_ROWS))
+        table = pa.Table.from_batches([table])
+    for block in table.to_batches(max_chunksize=BLOCK_ROWS):
+        yield from apart(layout, block)
 
 
 def _check_names(layout: RowLayout, table: Any) -> frozenset[str]:
@@ -129,6 +140,26 @@ def _all(places: Any, count: int) -> bool:
     return len(places) == count and bool((places[1:] > places[:-1]).all())
 
 
+def _each_once(values: Ragged, order: NDArray[np.int64], again: NDArray[np.int64]) -> Sorted:
+    """The order without rows that are the same as the one before, and which of the rest tie with the next.
+
+    Where some rows of a key differ all of them stay: they are merged. What partitions have in common is said again with
+    each of their rows, as a rule, and always the same.
+    """
+    import numpy as np
+
+    if not len(again):
+        return order, again
+    same = np.isin(again, repeats(values, order, again), assume_unique=True)
+    begins = np.flatnonzero(np.append(True, again[1:] != again[:-1] + 1))
+    lengths = np.diff(np.append(begins, len(again)))
+    of_equals = np.repeat(np.logical_and.reduceat(same, begins), lengths)
+    kept = np.ones(len(order), dtype=bool)
+    kept[again[of_equals] + 1] = False
+    left = again[~of_equals]
+    return order[kept], np.cumsum(kept)[left] - 1
+
+
 def _merged(layout: RowLayout, versions: SortedRows, again: Any, stamp_us: int) -> SortedRows:
     """One version of each row: those that were given several times (`again`) are merged by CQL's rule."""
     import numpy as np
@@ -165,12 +196,13 @@ def _is_static(layout: RowLayout, row_key: bytes) -> bool:
 
 def _one_by_one(layout: RowLayout, table: Any, written: Written) -> SortedRows:
     """The same through the code for single rows."""
-    ids = [next(id for id, column in layout.columns.items() if column.name == name) for name in table.schema.names]
-    kinds = {id: layout.columns[id].kind for id in ids}
+    id_of = {column.name: id for id, column in layout.columns.items()}
+    kinds = {id: column.kind for id, column in layout.columns.items()}
     types = {each.id: each for each in (*layout.partition, *layout.clustering)}
     types |= {each.id: each for shape in (layout.regular, layout.static) for each in shape.columns}  # type: ignore[misc]
     pairs: dict[bytes, list[bytes]] = {}
-    for block in _blocks(table):
+    for block in _blocks(layout, table):
+        ids = [id_of[name] for name in block.schema.names]
         cells = [_with_nones(_cells(layout, block, types[id])) for id in ids]
         for row in zip(*cells, strict=True):
             given = [

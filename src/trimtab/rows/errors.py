@@ -13,3 +13,7 @@ class UnknownLayout(BadRow):
 
 class BadRequest(ValueError):
     """A write or a bound that the table can't take. The text names table, column, what is wrong and what is allowed."""
+
+
+class DoesNotFit(ValueError):
+    """A stored value that the type it is read as can't hold. Reading it again gives the same."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog.cql_type import Kind, Type
 from trimtab.rows import arrow_cells
@@ -23,8 +23,13 @@ from trimtab.rows.errors import BadRequest
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.ragged import Ragged
 from trimtab.rows.sorted_rows import order_of, repeats, runs
+from trimtab.rows.static_rows import static_alone
 from trimtab.spark.checking import types_of, wrong_columns
 from trimtab.spark.types import from_spark
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BLOCK_ROWS = 8192  # that are tried together before they are halved
 _SHOWN_CHARACTERS = 60
@@ -85,9 +90,7 @@ def find_bad(layout: RowLayout, chunk: Any, *, first: bool = False) -> list[Bad]
     """
     _check_types(layout, chunk)
     found: dict[int, str] = {}
-    for column in layout.partition + layout.clustering:
-        if column.name in chunk.schema.names:
-            _nulls(chunk.column(column.name), f"key column {column.name} is null", found)
+    _null_keys(layout, chunk, found)
     for start in range(0, chunk.num_rows, BLOCK_ROWS):
         if first and found and min(found) < start:
             break
@@ -146,12 +149,21 @@ def _check_types(layout: RowLayout, chunk: Any) -> None:
         raise WrongColumn(f"{layout.name}: {'; '.join(wrong)}")
 
 
-def _nulls(column: Any, why: str, found: dict[int, str]) -> None:
+def _null_keys(layout: RowLayout, chunk: Any, found: dict[int, str]) -> None:
+    """Rows that lack a column of their key, except those that are static rows alone."""
     import numpy as np
     import pyarrow.compute as pc
 
-    if column.null_count:
-        for row in np.flatnonzero(np.asarray(pc.is_null(column))).tolist():
+    names = chunk.schema.names
+    alone = static_alone(layout, chunk)
+    for column in (*layout.partition, *layout.clustering):
+        if column.name not in names or not chunk.column(column.name).null_count:
+            continue
+        null, why = np.asarray(pc.is_null(chunk.column(column.name))), f"key column {column.name} is null"
+        if column in layout.clustering and any(each.name in names for each in layout.static.columns):
+            null = null if alone is None else null & ~alone
+            why += "; only a row with static values, and none in any clustering or regular column, may lack it"
+        for row in np.flatnonzero(null).tolist():
             found.setdefault(row, why)
 
 
@@ -178,17 +190,27 @@ def _check_text(column: Any) -> None:
 # Rows of one key
 
 
-def keys_of(layout: RowLayout, chunk: Any) -> Ragged | None:
-    """The keys of a table's rows, in its order; None where it has no rows, or only what partitions have in common."""
+def keys_of(layout: RowLayout, chunk: Any) -> tuple[Ragged, NDArray[np.intp]] | None:
+    """The keys of a table's rows, in its order, with their places in it; None where it has no rows, or only what
+    partitions have in common.
+    """
+    import numpy as np
+
     chunk = chunk.combine_chunks()
-    if not chunk.num_rows or (layout.clustering and layout.clustering[0].name not in chunk.schema.names):
+    if layout.clustering and layout.clustering[0].name not in chunk.schema.names:
+        return None
+    places = np.arange(chunk.num_rows)
+    if (alone := static_alone(layout, chunk)) is not None:
+        places = np.flatnonzero(~alone)
+        chunk = chunk.select([column.name for column in (*layout.partition, *layout.clustering)]).take(places)
+    if not chunk.num_rows:
         return None
     cells = {
         column.name: arrow_cells.encode(column.type, from_spark(column.type, chunk.column(column.name)))
         for column in (*layout.partition, *layout.clustering)
     }
     partition = partition_parts(layout, [cells[column.name] for column in layout.partition])
-    return row_keys(layout, partition, [cells[column.name] for column in layout.clustering])
+    return row_keys(layout, partition, [cells[column.name] for column in layout.clustering]), places
 
 
 def find_conflicts(layout: RowLayout, chunk: Any) -> list[Bad]:
@@ -196,13 +218,14 @@ def find_conflicts(layout: RowLayout, chunk: Any) -> list[Bad]:
     import numpy as np
 
     chunk = chunk.combine_chunks()
-    keys = keys_of(layout, chunk)
-    if keys is None:
+    own = keys_of(layout, chunk)
+    if own is None:
         return []
+    keys, places_of = own
     order, ties = order_of(keys)
     found: list[Bad] = []
     for start, stop in runs(repeats(keys, order, ties)):
-        places = np.sort(order[start:stop])
+        places = np.sort(places_of[order[start:stop]])
         rows = chunk.take(places).to_pylist()
         # By their text: a NaN differs from itself.
         if len({repr(row) for row in rows}) > 1:

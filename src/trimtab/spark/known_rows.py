@@ -114,7 +114,8 @@ class KnownRows:
             own = keys_of(self._layout, encoded.taken)
             if own is None:
                 return None
-            prints = prints.take(np.isin(prints.keys, hashes(own).view(np.uint64)))
+            of_rows, _ = own
+            prints = prints.take(np.isin(prints.keys, hashes(of_rows).view(np.uint64)))
         return prints.take(np.argsort(prints.keys))
 
     def _remember(self, prints: _Prints) -> None:
@@ -135,7 +136,8 @@ class KnownRows:
 
         own = keys_of(self._layout, encoded.taken)
         assert own is not None, "what has no keys of rows has no rows"
-        places = np.flatnonzero(np.isin(hashes(own).view(np.uint64), wanted))
+        keys, places_of = own
+        places = places_of[np.isin(hashes(keys).view(np.uint64), wanted)]
         rows = encoded.taken.take(places).to_pylist()
         return [
             Bad(
@@ -186,5 +188,6 @@ def key_of(layout: RowLayout, batch: Any, hash: int) -> str:
     own = keys_of(layout, pa.Table.from_batches([batch]))
     if own is None:
         return ""
-    places = np.flatnonzero(hashes(own).view(np.uint64) == hash)
+    keys, places_of = own
+    places = places_of[hashes(keys).view(np.uint64) == hash]
     return shown_key(layout, batch.slice(int(places[0]), 1).to_pylist()[0]) if len(places) else ""

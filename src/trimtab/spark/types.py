@@ -86,6 +86,23 @@ def spark_type(column: Type) -> DataType:
     return spark.StructType([spark.StructField(name, each) for name, each in zip(names, inner, strict=True)])
 
 
+def arrow_schema(given: StructType) -> Any:
+    """Arrow's schema of a DataFrame. SchemaError names a column that Arrow has no type for, as of `array()`: what has
+    none in Arrow has none in CQL.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    fields = []
+    for each in given.fields:
+        try:
+            fields += to_arrow_schema(StructType([each]), timezone="UTC")
+        except (TypeError, ValueError):
+            raise _no_type(each.name, each.dataType) from None
+    return pa.schema(fields)
+
+
 def cql_type(given: DataType, column: str, user_type: StructNamer) -> str:
     """CQL's name of the type that a new table gets for a column of this type; SchemaError where there is none.
 
@@ -111,8 +128,12 @@ def _cql(given: DataType, path: tuple[str, ...], user_type: StructNamer, *, insi
         return _frozen(f"map<{', '.join(parts)}>", inside)
     if isinstance(given, spark.StructType) and given.fields:
         return _struct(given, path, user_type)
-    raise SchemaError(
-        f"column {path[0]}: there is no type of CQL for Spark's {given.simpleString()}; cast it, or leave it out"
+    raise _no_type(path[0], given)
+
+
+def _no_type(column: str, given: DataType) -> SchemaError:
+    return SchemaError(
+        f"column {column}: there is no type of CQL for Spark's {given.simpleString()}; cast it, or leave it out"
     )
 
 

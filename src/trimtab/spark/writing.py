@@ -26,6 +26,7 @@ from trimtab.spark.loading import LoadRun
 from trimtab.spark.plain_errors import told_plainly
 from trimtab.spark.requests import request_of
 from trimtab.spark.tasks import run_task
+from trimtab.spark.types import arrow_schema
 from trimtab.spark.write_options import WriteOptions, write_options
 
 if TYPE_CHECKING:
@@ -72,9 +73,7 @@ def writer(schema: StructType, given: Mapping[str, str], overwrite: bool) -> Loa
 
 def prepare_table(cluster: Cluster, options: WriteOptions, schema: StructType) -> RowLayout:
     """The table, which is there and can take rows of this schema. InvalidRequest says all that is in the way."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    columns = to_arrow_schema(schema, timezone="UTC")
+    columns = arrow_schema(schema)
     ensure_table(cluster.db, options, lambda: schema, cluster.instances)
     table, types = cluster.table(options.table)
     layout = RowLayout(table, types)

@@ -106,6 +106,9 @@ def test_what_arrow_says_is_the_cell_that_the_value_has(name: str, array: Any, v
         ("varint", pa.array([b""]), "varint"),
         ("frozen<list<int>>", pa.array([5]), "a list for"),
         ("frozen<list<int>>", pa.array([["x"]]), "int"),
+        ("frozen<list<int>>", pa.array([[1, None]]), "an element of frozen<list<int>> is null, and those of a coll"),
+        ("list<duration>", pa.array([[None]]), "an element of list<duration> is null"),
+        ("map<text, int>", pa.array([[("a", None)]], pa.map_(pa.string(), pa.int32())), "of map<text, int> is null"),
         ("frozen<place>", pa.array([{"nope": 1}]), "a struct of name, at"),
     ],
 )

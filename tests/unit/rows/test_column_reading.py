@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from tests.unit.rows.world import World
 from trimtab.rows import keys
 from trimtab.rows.column_reading import ColumnReader, decode_pairs
 from trimtab.rows.columns import encode_table
-from trimtab.rows.errors import BadRequest, BadRow
+from trimtab.rows.errors import BadRequest, BadRow, DoesNotFit
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.mutations import pairs_of_delete, pairs_of_put
 from trimtab.rows.protocol import Cell, DeleteRequest, PutRequest, RangeRead
@@ -217,3 +218,12 @@ def test_keys_module_and_columns_agree_on_where_a_row_key_ends() -> None:
     layout = layout_of()
     ((key, _),) = put(layout, [1, 2], [int_(1), int_(2)])
     assert key[: -keys.TAIL] == keys.row_key(layout, [int_(1)])
+
+
+@pytest.mark.parametrize("kind", ["decimal", "list<decimal>"])
+def test_a_value_that_arrow_can_not_hold_is_told_with_its_table_and_column(kind: str) -> None:
+    layout = RowLayout(tables.table(["int"], [], ["text", kind]), {})
+    digits = Decimal("0.12345678901234567890")
+    cell = types_of(layout)[3].serialize(digits if kind == "decimal" else [digits])
+    with pytest.raises(DoesNotFit, match=rf"^{layout.name}: column v1: a value of {kind} that .*0\.12345678901234567"):
+        read(layout, put(layout, [1, 3], [int_(1), cell]))

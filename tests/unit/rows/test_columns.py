@@ -15,9 +15,10 @@ from tests.unit.rows.arrow_rows import array_of, random_rows, types_of
 
 from trimtab.catalog.schema import ColumnKind, TableOptions
 from trimtab.rows import columns
+from trimtab.rows.column_reading import decode_pairs
 from trimtab.rows.columns import encode_table
 from trimtab.rows.errors import BadRequest
-from trimtab.rows.keys import STATIC, TAIL, prefix_of
+from trimtab.rows.keys import ROWS, STATIC, TAIL, prefix_of
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import pairs_of_put
@@ -27,18 +28,37 @@ NOW_MS = 1_700_000_000_123
 STAMP_US = 1_700_000_000_000_000
 
 
+OF_ROWS = (ColumnKind.CLUSTERING, ColumnKind.REGULAR)
+
+
+def is_static(kinds: dict[int, ColumnKind], ids: list[int], row: list[Cell]) -> bool:
+    return ColumnKind.CLUSTERING in kinds.values() and all(
+        cell is None for id, cell in zip(ids, row, strict=True) if kinds[id] in OF_ROWS
+    )
+
+
+def without_row(rng: random.Random, layout: RowLayout, ids: list[int], row: list[Cell]) -> list[Cell]:
+    """The same as it is read of a partition that has static values and no rows; now and then, where it has any."""
+    kinds = [layout.columns[id].kind for id in ids]
+    static = any(cell is not None for kind, cell in zip(kinds, row, strict=True) if kind is ColumnKind.STATIC)
+    if not static or rng.random() < 0.7:
+        return row
+    return [None if kind in OF_ROWS else cell for kind, cell in zip(kinds, row, strict=True)]
+
+
 def one_by_one(
     layout: RowLayout, ids: list[int], rows: list[list[Cell]], *, ttl_s: int, update: bool, delete_nulls: bool
 ) -> list[tuple[bytes, bytes]]:
-    """What `pairs_of_put` makes of the rows, those of one key merged."""
+    """What `pairs_of_put` makes of the rows, those of one key merged; of one that `is_static` it is told no more."""
     kinds = {id: layout.columns[id].kind for id in ids}
     by_row: dict[bytes, list[bytes]] = {}
     for row in rows:
         keys = (ColumnKind.PARTITION, ColumnKind.CLUSTERING)
+        alone = is_static(kinds, ids, row)
         given = [
             (id, cell)
             for id, cell in zip(ids, row, strict=True)
-            if cell is not None or delete_nulls or kinds[id] in keys
+            if (cell is not None or delete_nulls or kinds[id] in keys) and not (alone and kinds[id] in OF_ROWS)
         ]
         request = PutRequest(
             layout.table.id,
@@ -77,7 +97,7 @@ def test_any_table_is_encoded_as_its_rows_are(seed: int) -> None:
     others = [id for id in layout.columns if id not in keys and rng.random() < 0.8]
     ids = keys + others
     rng.shuffle(ids)
-    rows = random_rows(rng, layout, ids, rng.choice([0, 1, 2, 30]))
+    rows = [without_row(rng, layout, ids, row) for row in random_rows(rng, layout, ids, rng.choice([0, 1, 2, 30]))]
     how = {"ttl_s": rng.choice([0, 60]), "update": rng.random() < 0.4, "delete_nulls": rng.random() < 0.4}
     found = encode_table(layout, arrow_table(layout, ids, rows), timestamp_us=STAMP_US, now_ms=NOW_MS, **how)
     assert list(found.pairs()) == one_by_one(layout, ids, rows, **how)
@@ -203,6 +223,46 @@ def test_what_a_table_cannot_take_is_refused_by_name(given_columns: dict[str, ob
         encode_table(layout, pa.table(given_columns), timestamp_us=STAMP_US, now_ms=NOW_MS)
 
 
+@pytest.mark.parametrize("static", ["text", "set<text>"])
+def test_what_is_read_of_a_partition_without_rows_makes_its_static_row_and_no_other(static: str) -> None:
+    layout = RowLayout(tables.table(["int"], ["int", "text"], ["int"], [static]))
+    values = ["x", "y"] if static == "text" else [["x"], ["y"]]
+    table = pa.table(
+        {
+            "p0": pa.array([1, 2], pa.int32()),
+            "c0": pa.array([None, 7], pa.int32()),
+            "c1": pa.array([None, "c"], pa.string()),
+            "v0": pa.array([None, 5], pa.int32()),
+            "s0": values,
+        }
+    )
+    stored = list(encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS).pairs())
+    assert sorted(key[12:13] for key, _ in stored) == sorted([STATIC, STATIC, ROWS])
+    read = decode_pairs(layout, *zip(*stored, strict=True), now_s=NOW_MS // 1000).select(table.schema.names)
+    assert sorted(read.to_pylist(), key=str) == sorted(table.to_pylist(), key=str)
+    alone = [pair for pair in stored if pair[0][8:12] == b"\x80\x00\x00\x01"]
+    of_one = table.slice(0, 1)
+    for again in (of_one, of_one.to_batches()[0], of_one.select(["p0", "s0"])):
+        assert list(encode_table(layout, again, timestamp_us=STAMP_US, now_ms=NOW_MS).pairs()) == alone
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"c0": 1, "c1": None, "v0": None, "s0": "x"},
+        {"c0": None, "c1": "c", "v0": None, "s0": "x"},
+        {"c0": None, "c1": None, "v0": 1, "s0": "x"},
+        {"c0": None, "c1": None, "v0": None, "s0": None},
+    ],
+)
+def test_only_a_row_of_nothing_but_static_values_lacks_its_clustering_key(row: dict[str, object]) -> None:
+    layout = RowLayout(tables.table(["int"], ["int", "text"], ["int"], ["text"]))
+    kinds = {"p0": pa.int32(), "c0": pa.int32(), "c1": pa.string(), "v0": pa.int32(), "s0": pa.string()}
+    table = pa.Table.from_pylist([{"p0": 1} | row], pa.schema(list(kinds.items())))
+    with pytest.raises(BadRequest, match=r"clustering column c\d has no value in row 0"):
+        encode_table(layout, table, timestamp_us=STAMP_US, now_ms=NOW_MS)
+
+
 def test_bad_times_are_refused() -> None:
     layout, table = numbers(1)
     with pytest.raises(BadRequest, match="TTL"):
@@ -215,3 +275,26 @@ def test_an_empty_partition_key_is_refused() -> None:
     layout = RowLayout(tables.table(["text"], [], ["int"]))
     with pytest.raises(BadRequest, match="p0 is empty"):
         encode_table(layout, pa.table({"p0": ["a", ""]}), timestamp_us=STAMP_US, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_partitions_say_again_with_each_row_is_stored_once_and_differences_are_merged(seed: int) -> None:
+    rng = random.Random(seed)
+    layout = RowLayout(tables.table(["int"], ["int"], ["int"], ["text", "int"]))
+    count = rng.choice([1, 2, 5, 60])
+    given = [
+        (rng.randrange(4), number, rng.choice(["same", "same", "same", "other", None]), rng.choice([1, None]), number)
+        for number in range(count)
+    ]
+    names = ["p0", "c0", "s0", "s1", "v0"]
+    kinds = [pa.int32(), pa.int32(), pa.string(), pa.int32(), pa.int32()]
+    columns_ = [pa.array(values, kind) for values, kind in zip(zip(*given, strict=True), kinds, strict=True)]
+    rows = encode_table(layout, pa.table(columns_, names=names), timestamp_us=STAMP_US, now_ms=NOW_MS)
+    id_of = {column.name: id for id, column in layout.columns.items()}
+    ids = [id_of[name] for name in names]
+
+    def cell(value: int | str | None) -> Cell:
+        return struct.pack(">i", value) if isinstance(value, int) else value.encode() if value is not None else None
+
+    cells = [[cell(value) for value in row] for row in given]
+    assert list(rows.pairs()) == one_by_one(layout, ids, cells, ttl_s=0, update=False, delete_nulls=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,11 +22,11 @@ TABLE = tables.table(["text"], ["int"], ["text"], ["int"])  # p0, c0, v0 and the
 REJECTING = plan(table=TABLE, on_error=REJECT)
 
 
-def chunk(rows: list[tuple[str, int, str]], static: int | None = None) -> pa.Table:
+def chunk(rows: Sequence[tuple[str, int | None, str | None]], static: int | None = None) -> pa.Table:
     found = {"p0": [p for p, _, _ in rows], "c0": pa.array([c for _, c, _ in rows], pa.int32())}
     if static is not None:
         found["s0"] = pa.array([static] * len(rows), pa.int32())
-    return pa.table(found | {"v0": [v for _, _, v in rows]})
+    return pa.table(found | {"v0": pa.array([v for _, _, v in rows], pa.string())})
 
 
 def rejected(*parts: pa.Table, **options: int) -> list[tuple[str, int, str]]:
@@ -51,6 +52,13 @@ def test_a_row_that_differs_from_one_of_an_earlier_chunk_is_found_and_equal_ones
 def test_what_partitions_have_in_common_is_no_row() -> None:
     assert rejected(chunk([("a", 1, "x")], static=1), chunk([("a", 2, "x")], static=2)) == []
     assert rejected(chunk([("a", 1, "x")], static=1), chunk([("a", 1, "y")], static=1)) == [("a", 1, "y")]
+
+
+def test_partitions_without_rows_have_none_that_could_differ() -> None:
+    alone = ("b", None, None)
+    assert rejected(chunk([alone], static=1), chunk([alone], static=2), chunk([("b", 1, "x")], static=3)) == []
+    later = chunk([alone, ("a", 1, "y"), alone], static=1)
+    assert rejected(chunk([alone, ("a", 1, "x")], static=1), later) == [("a", 1, "y")]
 
 
 @pytest.mark.parametrize("seed", range(5))
