@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,47 @@ def test_an_export_makes_the_same_table_elsewhere(
     (out / "data" / told["export"]["files"][0]["name"]).write_bytes(b"half")
     with pytest.raises(InvalidRequest, match="not copied whole"):
         jobs(JobKind.LOAD, LoadParameters(table=again, paths=[str(out)]))
+
+
+def test_partitions_without_rows_are_exported_and_loaded_back(
+    jobs: Jobs, db: trimtab.Database, keyspace: str, tmp_path: Path
+) -> None:
+    name, again, out = f"{keyspace}.teams", f"{keyspace}.teams_again", tmp_path / "backup"
+    columns = {"team": "int", "member": "text", "motto": "text", "age": "int"}
+    db.create_table(name, columns, primary_key=["team", "member"], static=["motto"], tablets=4)
+    teams = Everywhere(db, name)
+    teams.put_many([{"team": each, "motto": f"of {each}"} for each in range(20)])
+    teams.put_many([{"team": each, "member": "Ada", "age": each} for each in range(10)])
+    rows = sorted(db.table(name).scan(), key=str)
+    assert len(rows) == 20 and sum(row["member"] is None for row in rows) == 10
+    jobs(JobKind.EXPORT, ExportParameters(table=name, path=str(out)))
+    jobs(JobKind.LOAD, LoadParameters(table=again, paths=[str(out)], schema_from=str(out)))
+    assert sorted(db.table(again).scan(), key=str) == rows
+
+
+def test_a_value_that_no_file_can_hold_ends_an_export_by_name(
+    jobs: Jobs, db: trimtab.Database, keyspace: str, tmp_path: Path
+) -> None:
+    name = f"{keyspace}.prices"
+    db.create_table(name, {"id": "bigint", "price": "decimal"}, primary_key=["id"], tablets=2)
+    Everywhere(db, name).put_many([{"id": 1, "price": Decimal("0.12345678901234567890")}])
+    with pytest.raises(JobFailed, match=rf"^{name}: column price: a value of decimal .*0\.12345678901234567") as failed:
+        jobs(JobKind.EXPORT, ExportParameters(table=name, path=str(tmp_path / "out")))
+    assert not failed.value.again
+    assert jobs(JobKind.COUNT, CountParameters(table=name))["rows"] == 1
+
+
+def test_files_that_do_not_go_into_the_table_of_an_export_leave_none_behind(
+    jobs: Jobs, db: trimtab.Database, users: str, tmp_path: Path
+) -> None:
+    jobs(JobKind.EXPORT, ExportParameters(table=users, path=str(tmp_path / "out")))
+    pq.write_table(pa.table({"id": [1], "nick": ["x"]}), tmp_path / "other.parquet")
+    copy = "left_behind.users"
+    given = LoadParameters(table=copy, paths=[str(tmp_path / "other.parquet")], schema_from=str(tmp_path / "out"))
+    with pytest.raises(InvalidRequest, match="nick"):
+        jobs(JobKind.LOAD, given)
+    db.refresh()
+    assert "left_behind" not in db.keyspaces()
 
 
 def test_an_empty_table_is_exported_and_loaded_back(

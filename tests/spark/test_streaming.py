@@ -74,6 +74,21 @@ def test_a_batch_with_a_bad_row_ends_the_query_and_goes_on_when_it_is_allowed_to
     assert [row["name"] for row in spark.read.parquet(str(tmp_path / "aside")).collect()] == ["no key"]
 
 
+def test_a_value_that_is_too_large_for_a_request_goes_into_files_and_counts_once(
+    spark: SparkSession, db: trimtab.Database, cluster: Cluster, events: str, tmp_path: Path
+) -> None:
+    """It ended the query for good, under either onError."""
+    stream = Stream(spark, events, tmp_path)
+    stream.add_lines(0, json.dumps({"id": 1, "name": "x" * 1_000_000}) + '\n{"id": 2, "name": "small"}\n')
+    for _ in range(2):
+        stream.run()
+        loads = [(load.direct, load.state) for load in records(cluster, events)]
+        assert loads == [(True, LoadState.ABORTED), (False, LoadState.PUBLISHED)]
+        read = spark.read.format("trimtab").option("table", events).load()
+        assert {row["id"]: len(row["name"]) for row in read.collect()} == {1: 1_000_000, 2: 5}
+        stream.forget_last()
+
+
 # What becomes of a batch with files whose driver is killed: where that is, the ends of its loads, and whose rows count.
 KILLED = {
     "goes_on": ("staging", [("-f", LoadState.PUBLISHED)], {"again"}),

@@ -66,7 +66,8 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `attempts` are counted when they begin; those that ended by no fault of the job (its driver was told to stop) are
     `excused`. `undone_by` are the jobs that its undo commands became.
     `wanted`: what an operator asked of a running job ("pause", "cancel"); its driver obeys. `checkpoint` is what the
-    driver noted for whoever takes over. `result` is small; large results are files or tables.
+    driver noted for whoever takes over. `result` is small; large results are files or tables. `error` of one that
+    has not ended: why it is cancelled, or why its last attempt failed.
     """
 
     number: int

@@ -54,7 +54,7 @@ def task(job: JobRecord, progress: Progress | None = None) -> Shape:
         "ended": moment(job.ended_ms),
         "deadline": None,
         "cancelling": (job.error or "an operator cancels it") if running and job.wanted == "cancel" else None,
-        "reason": job.error or None,
+        "reason": _reason(job) or None,
         "progress_rows": told.progress_rows if told else job.progress_rows,
         "total_rows": told.total_rows if told else job.total_rows,
         "phase": (told.phase or None) if told else None,
@@ -70,6 +70,12 @@ def task(job: JobRecord, progress: Progress | None = None) -> Shape:
         "total_tablets": 0,
         "move": None,
     }
+
+
+def _reason(job: JobRecord) -> str:
+    """Why it is as it is; of one that is being tried again, what it failed of before."""
+    tried_again = job.state is JobState.RUNNING and job.error and job.wanted != "cancel"
+    return f"the attempt before failed: {job.error}" if tried_again else job.error
 
 
 def _why(job: JobRecord) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.pipeline import tasks
 from trimtab.pipeline.parameters import CountParameters, parse
 from trimtab.pipeline.running import JobContext
-from trimtab.pipeline.scans import scan_of
+from trimtab.pipeline.scans import check_reachable, scan_of
 from trimtab.pipeline.tasks import Done, attempt_number
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def count(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
     told = parse(CountParameters, parameters)
     scan = scan_of(context, told.table, consistency=told.consistency, as_of_us=told.as_of_us)
+    check_reachable(scan)
     context.progress(total_bytes=scan.size_bytes, phase="counting")
     rows = sum(tasks.run(context, scan.partitions, count_partition))
     return {

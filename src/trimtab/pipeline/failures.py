@@ -2,12 +2,14 @@
 
 A job that was told to stop ends by `Stopped`, wherever it looks (`JobContext.check`). `JobFailed` is for what the job's
 code knows to be wrong: the text goes to the operator as it is, and `again` says whether another attempt may help.
-Everything else is judged here: requests that make no sense are not repeated, trouble of network and processes is.
+Everything else is judged here: requests that make no sense are not repeated, trouble of network and processes is. Of
+a load that came to nothing its error knows (`LoadFailed.again`).
 """
 
 from __future__ import annotations
 
 from trimtab.client.errors import Error, InvalidRequest, NotFound, SchemaError
+from trimtab.spark.load_plan import LoadFailed
 
 MAX_REASON_CHARACTERS = 800
 # Mistakes of the request or of the code: the same again would be the same.
@@ -64,7 +66,7 @@ def reason_of(error: BaseException) -> str:
 
 def again(error: BaseException) -> bool:
     """Whether another attempt may succeed."""
-    if isinstance(error, JobFailed):
+    if isinstance(error, JobFailed | LoadFailed):
         return error.again
     return not isinstance(error, _FINAL) and type(error).__name__ not in _FINAL_NAMES
 

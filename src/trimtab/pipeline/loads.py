@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from trimtab.client.errors import Error, InvalidRequest
@@ -20,6 +21,7 @@ from trimtab.pipeline.failures import JobFailed, LeaseLost
 from trimtab.pipeline.parameters import LoadParameters, parse
 from trimtab.pipeline.running import JobContext
 from trimtab.pipeline.tasks import Done
+from trimtab.rows.layout import RowLayout
 from trimtab.spark.files import FileLoad, FileTask, stage_piece
 from trimtab.spark.load_plan import StagedPart
 from trimtab.spark.loading import LoadPending
@@ -32,13 +34,16 @@ LEASE_MS = 30_000
 def load(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
     given = parse(LoadParameters, parameters)
     paths = [path for each in given.paths for path in data_paths(each)]
-    if given.schema_from:
-        found = read_document(given.schema_from)
-        with tasks.database(context) as database:
-            table_document.make(database, found, given.table)
+    document = read_document(given.schema_from) if given.schema_from else None
     options = write_options(
         given.options | tasks.connection_options(context) | {"table": given.table, "loadId": context.load_id()}
     )
+
+    def make(check: Callable[[RowLayout], None]) -> None:
+        if document is not None:
+            with tasks.database(context) as database:
+                table_document.make(database, document, given.table, check)
+
     context.progress(phase="looking at the files")
     cores = context.session.sparkContext.defaultParallelism
     begun = FileLoad.begin(
@@ -50,6 +55,7 @@ def load(context: JobContext, parameters: dict[str, Any]) -> dict[str, Any]:
         cores=cores,
         who=f"job {context.number}",
         lease_ms=LEASE_MS,
+        make=make,
     )
     context.progress(total_bytes=begun.size_bytes, phase="staging")
     forget = context.on_stop(lambda: _fence(context, begun))

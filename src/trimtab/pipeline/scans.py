@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimtab.client.errors import InvalidRequest
+from trimtab.pipeline.failures import JobFailed
 from trimtab.pipeline.running import JobContext
 from trimtab.pipeline.tasks import connection_options
 from trimtab.rows.tokens import keys_between
-from trimtab.tablets.consistency import Level
+from trimtab.tablets.consistency import Level, goal
 
 if TYPE_CHECKING:
     from trimtab.spark.planning import Known
@@ -69,6 +70,24 @@ def scan_of(
     found = planning.partitions(given, planning.schema(given), [])
     parts = sorted((part for partition in found for part in partition.parts), key=lambda part: part.tablet)
     return Scan(found[0].plan, _chosen(table, parts, tuple(tablets)), known, tuple(found))
+
+
+def check_reachable(scan: Scan) -> None:
+    """That no replica is needed whose instance is known to be Offline. Tasks would wait for it, and try again, for
+    minutes; JobFailed says at once who it is.
+    """
+    plan = scan.plan
+    dc_of = {each.raft_id: each.dc for each in plan.holders.values()}
+    for part in scan.parts:
+        need = goal(plan.level, [part.holders], dc_of, plan.local_dc, for_write=False)
+        up = [each for each in part.holders if each in plan.holders and plan.holders[each].online]
+        if not need.possible(up):
+            away = sorted(plan.name_of(each) for each in part.holders if each not in up)
+            raise JobFailed(
+                f"tablet {part.tablet} of {plan.table.full_name} can't be read: {need.describe(up, 'can be read')}; "
+                f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} Offline. Ask again when they are back, or for "
+                "a lower level"
+            )
 
 
 def every_replica(scan: Scan) -> Scan:

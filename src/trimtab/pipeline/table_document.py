@@ -10,14 +10,16 @@ attempt at it knows its own work. Fields may be added, not renamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog import describe
 from trimtab.catalog.catalog import Catalog
+from trimtab.catalog.commands import Bulk, ColumnSpec, CreateKeyspace, CreateTable, CreateType
 from trimtab.catalog.schema import Table
 from trimtab.client.errors import InvalidRequest, SchemaError
 from trimtab.client.known import table_name
+from trimtab.rows.layout import RowLayout
 
 if TYPE_CHECKING:
     from trimtab.client.blocking import Database
@@ -55,16 +57,21 @@ def checked(found: Any, where: str) -> dict[str, Any]:
     return found
 
 
-def make(database: Database, found: Mapping[str, Any], name: str) -> bool:
+def make(
+    database: Database, found: Mapping[str, Any], name: str, check: Callable[[RowLayout], None] = lambda _: None
+) -> bool:
     """Make the table (and what it needs) under this name if it is missing; whether it was.
 
-    A keyspace that is there stays as it is. SchemaError: a table is there that lacks columns, or has another key.
+    `check` is shown the table before anything is made, and may raise. A keyspace that is there stays as it is.
+    SchemaError: a table is there that lacks columns, or has another key.
     """
     keyspace, _ = table_name(name)
     there = database.tables().get(name)
     if there is not None:
         _compare(there, found["table"])
         return False
+    if (layout := _layout(database.catalog, found, name)) is not None:
+        check(layout)
     if keyspace not in database.keyspaces():
         database.create_keyspace(keyspace, replication=dict(found["keyspace"]["replication"]), if_not_exists=True)
     for each in found["types"]:
@@ -82,6 +89,28 @@ def make(database: Database, found: Mapping[str, Any], name: str) -> bool:
         **{option: value for option, value in shape["options"].items() if value not in ("", {}, None)},
     )
     return True
+
+
+def _layout(there: Catalog, found: Mapping[str, Any], name: str) -> RowLayout | None:
+    """The table as it will be; None where the cluster will refuse it, and say why."""
+    from trimtab.spark.creating import layout_made
+
+    keyspace, table = table_name(name)
+    shape = found["table"]
+    kinds = {each["name"]: each for each in shape["columns"]}
+    types = [
+        CreateType(keyspace, each["type"], [(field["name"], field["type"]) for field in each["fields"]], True)
+        for each in found["types"]
+    ]
+    made = CreateTable(
+        keyspace,
+        table,
+        [ColumnSpec(column, each["type"], each["kind"] == "static") for column, each in kinds.items()],
+        list(shape["partition_key"]),
+        [(column, kinds[column].get("order") == "desc") for column in shape["clustering_key"]],
+        tablets=shape["tablets"],
+    )
+    return layout_made(there, Bulk([CreateKeyspace(keyspace, 1, if_not_exists=True), *types, made]), name)
 
 
 def _compare(there: Table, shape: Mapping[str, Any]) -> None:

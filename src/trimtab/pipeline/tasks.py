@@ -4,7 +4,8 @@ Bytes and rows never pass through Spark's Java: a task is a controller that read
 over sockets, and returns a small result. What it has done it says while it runs (`hearing`), and it hears when it is to
 stop; where it can't reach the driver it is counted when it ends.
 
-What can't succeed however often it is tried a task *returns* as a reason; what it raises Spark tries again.
+What can't succeed however often it is tried a task *returns* as a reason; what it raises Spark tries again. So it is
+with a stored value that can't be read as the type that it has to be (`DoesNotFit`), here and for all jobs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trimtab.pipeline.failures import JobFailed
 from trimtab.pipeline.hearing import Done, Ear, Hearing, Saying
 from trimtab.pipeline.running import JobContext
+from trimtab.rows.errors import DoesNotFit
 
 if TYPE_CHECKING:
     from trimtab.client.blocking import Database
@@ -27,6 +30,13 @@ MAX_TASKS = 100_000
 CLIENT_S = 30.0
 _LOOK_S = 0.3
 _JOIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Unfit:
+    """In place of a result."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,10 @@ class _Body:
         number, task = numbered
         done = Done()
         with Saying(self.ear, number, done):
-            result = self.work(task, done)
+            try:
+                result = self.work(task, done)
+            except DoesNotFit as error:
+                result = _Unfit(str(error))
         self.bytes.add(done.bytes)
         self.rows.add(done.rows)
         return number, done.bytes, done.rows, result
@@ -58,7 +71,7 @@ def run(
 ) -> list[Result]:
     """The results of all tasks, in their order, from one Spark job. `before`: what was done by earlier ones.
 
-    `finished` hears, from other threads, what tasks say they have finished.
+    `finished` hears, from other threads, what tasks say they have finished. JobFailed: a value can't be read.
     """
     if not tasks:
         return []
@@ -98,6 +111,8 @@ def run(
         hearing.take(number, in_bytes, in_rows)
     tell()
     context.check()
+    if unfit := [result for _, _, _, result in found if isinstance(result, _Unfit)]:
+        raise JobFailed(unfit[0].why)
     return [result for _, _, _, result in found]
 
 

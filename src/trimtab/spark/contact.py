@@ -19,7 +19,7 @@ from trimtab.client.errors import NotFound
 from trimtab.client.loads import BlockingLoads
 from trimtab.loads.protocol import BeginRequest, CommitRequest, SealReply, SealRequest, TicketReply
 from trimtab.loads.records import LoadRecord, LoadState
-from trimtab.spark.load_plan import LoadFailed
+from trimtab.spark.load_plan import NotNow
 from trimtab.spark.options import Connection
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class Cluster:
         return self.loads.begin(request)
 
     def renew(self, table: int, id: str) -> None:
-        """LoadFailed: it has ended."""
+        """NotNow: it has ended."""
         record = self.loads.renew(table, id)
         if record.state is LoadState.ABORTED:
-            raise LoadFailed(f"load {id} was aborted: {record.reason}")
+            raise NotNow(f"load {id} was aborted: {record.reason}")
 
     def ticket(self, session: str, life_ms: int) -> TicketReply:
         return self.loads.ticket(session, life_ms)

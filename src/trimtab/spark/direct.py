@@ -3,6 +3,9 @@
 Files cost a metastore write, a seal and an adoption however few rows they hold. Rows that go through the client are
 seen as they are written, not at once; but the load's id is remembered, so writing them again does nothing twice: begun
 again with the same id the load has the same stamp, and the same rows with the same stamp are the same versions.
+
+A node takes only so much of one partition in a request, and files may hold any amount. So rows are measured as they
+are stored before the first is written: where a partition has too much of them it is `NotDirect`, each time anew.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from trimtab.client.loads import LoadRefused
 from trimtab.loads.protocol import BeginRequest, CommitRequest
 from trimtab.loads.records import LoadRecord, LoadState
 from trimtab.rows import arrow_cells
+from trimtab.rows.keys import prefix_of
 from trimtab.rows.layout import RowLayout
+from trimtab.rows.sorted_rows import SortedRows
 from trimtab.spark import rejecting
 from trimtab.spark.bad_rows import storable
 from trimtab.spark.checking import types_of
 from trimtab.spark.encoding import encode_chunk
+from trimtab.spark.load_plan import LoadFailed
 from trimtab.spark.loading import LoadRequest, plan_of
 from trimtab.spark.settling import drop_rejects, settle_rejects, sweep_rejects
 
@@ -28,12 +34,18 @@ if TYPE_CHECKING:
     from trimtab.spark.contact import Cluster
 
 ATTEMPTS = 5  # when the table is overwritten again and again meanwhile
+# As they are stored. A node takes 768 KiB of a partition in a request; its messages have other parts as well.
+PARTITION_BYTES = 512 * 1024
+
+
+class NotDirect(LoadFailed):
+    """These rows are to be loaded with files, and nothing of them was written."""
 
 
 def write_directly(cluster: Cluster, request: LoadRequest, rows: Any) -> LoadRecord:
     """Write an Arrow table as the load `request.id`; its record, which is PUBLISHED. The same id again does nothing.
 
-    LoadFailed names a row that can't be written; then none was.
+    LoadFailed names a row that can't be written; then none was. NotDirect: all can, but not so.
     """
     table, types = cluster.table(request.table)
     begin = BeginRequest(
@@ -69,6 +81,10 @@ def write_directly(cluster: Cluster, request: LoadRequest, rows: Any) -> LoadRec
 def _write(cluster: Cluster, request: LoadRequest, record: LoadRecord, layout: RowLayout, rows: Any) -> LoadRecord:
     plan = plan_of(cluster, request, layout.table, layout.udts, record)
     encoded = encode_chunk(layout, rows, plan)
+    if encoded.rows is not None and (size_bytes := largest_partition_bytes(layout, encoded.rows)) > PARTITION_BYTES:
+        raise NotDirect(
+            f"{layout.name}: {size_bytes} bytes of one partition; without files at most {PARTITION_BYTES} are written"
+        )
     aside = rejecting.name_of(layout.table.full_name, request.id)
     rejects = rejecting.RejectFiles(request.rejected, aside, "direct")
     if encoded.rejected is not None:
@@ -84,6 +100,17 @@ def _write(cluster: Cluster, request: LoadRequest, record: LoadRecord, layout: R
     if names:
         settle_rejects(request.rejected, layout.table, request.id)
     return committed
+
+
+def largest_partition_bytes(layout: RowLayout, rows: SortedRows) -> int:
+    """What the largest partition has of these rows; no less than that where all of them are few."""
+    if rows.size <= PARTITION_BYTES:
+        return rows.size
+    sizes: dict[bytes, int] = {}
+    for key, value in rows.pairs():
+        prefix = prefix_of(layout, key)
+        sizes[prefix] = sizes.get(prefix, 0) + len(key) + len(value)
+    return max(sizes.values())
 
 
 def python_rows(layout: RowLayout, rows: Any) -> Iterator[dict[str, Any]]:

@@ -36,7 +36,7 @@ from trimtab.spark.file_splits import (
     compression,
     partition_value,
 )
-from trimtab.spark.load_plan import LoadFailed
+from trimtab.spark.load_plan import LoadFailed, NotNow
 from trimtab.spark.rejecting import place
 from trimtab.spark.text_values import column_type
 
@@ -61,7 +61,7 @@ def look(found: Sequence[Found], options: FileOptions) -> list[Looked]:
         except ValueError as error:  # Arrow's, too
             raise InvalidRequest(f"{file.path} is no {options.format} file: {_told(error)}") from error
         except (OSError, pa.ArrowException) as error:
-            raise LoadFailed(f"{file.path} can't be read: {_told(error)}") from error
+            raise NotNow(f"{file.path} can't be read: {_told(error)}") from error
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
         looked = list(pool.map(one, files))

@@ -46,6 +46,7 @@ _ENDINGS = {
 }
 
 Heard = Callable[[int, int], None]  # bytes and rows that were read since it was called last
+Make = Callable[[Callable[[RowLayout], None]], object]
 RunTasks = Callable[[Sequence["FileTask"], Callable[["FileTask"], StagedPart]], Iterable[StagedPart]]
 
 
@@ -84,15 +85,19 @@ class FileLoad:
         who: str = "",
         lease_ms: int = LEASE_MS,
         cluster: Cluster | None = None,
+        make: Make | None = None,
     ) -> FileLoad:
-        """Look at the files and the table, and begin. Whatever is wrong is told here, and then nothing was begun."""
+        """Look at the files and the table, and begin. Whatever is wrong is told here, and then nothing was begun.
+
+        `make` may make the table, when the files were looked at and what it is given finds that they go into it.
+        """
         cluster = cluster or cluster_for(options.connection)
         found = file_splits.find(paths)
         how, wanted = reading_options(found, format, reading or {})
         given = Options(reading or {}, READING_FILES, "reading files")
         compares = given.one_of("duplicates", (_IN_TASKS, _CHECK), _IN_TASKS) == _CHECK
         looked = file_columns.look(found, how)
-        layout = _table(cluster, options, looked, how)
+        layout = _table(cluster, options, looked, how, make)
         schemas = file_columns.schemas(looked, how, layout)
         size_bytes = sum(each.file.size_bytes for each in looked)
         count = wanted or min(
@@ -263,15 +268,20 @@ def _by_name(path: str) -> str:
     return next((kind for ending, kind in _ENDINGS.items() if name.endswith(ending)), "")
 
 
-def _table(cluster: Cluster, options: WriteOptions, looked: Sequence[Looked], how: FileOptions) -> RowLayout:
+def _table(
+    cluster: Cluster, options: WriteOptions, looked: Sequence[Looked], how: FileOptions, make: Make | None
+) -> RowLayout:
     """The table, made from what the files hold if it is missing and the options say how; and if they go into it."""
+
+    def check(layout: RowLayout) -> None:
+        file_columns.schemas(looked, how, layout)
+
+    if make is not None:
+        make(check)
     if options.create is not None:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from trimtab.spark.creating import ensure_table
-
-        def check(layout: RowLayout) -> None:
-            file_columns.schemas(looked, how, layout)
 
         ensure_table(
             cluster.db, options, lambda: from_arrow_schema(file_columns.guessed(looked, how)), cluster.instances, check

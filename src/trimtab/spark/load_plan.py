@@ -29,7 +29,7 @@ class LoadFailed(Error):
 
 
 class NotNow(LoadFailed):
-    """Nothing is wrong with the rows: an instance has no room for them, or the load was ended meanwhile."""
+    """Nothing is wrong with the rows: an instance has no room for them or can't be reached, or the load was ended."""
 
     again = True
 

@@ -42,7 +42,7 @@ from trimtab.loads.protocol import (
 from trimtab.loads.records import LoadKind, LoadRecord, LoadState
 from trimtab.spark import rejecting
 from trimtab.spark.contact import Places
-from trimtab.spark.load_plan import FAIL, HeldFile, LoadFailed, LoadPlan, StagedPart
+from trimtab.spark.load_plan import FAIL, HeldFile, LoadFailed, LoadPlan, NotNow, StagedPart
 from trimtab.spark.options import Connection
 from trimtab.spark.renewing import Renewing
 from trimtab.spark.settling import drop_rejects, settle_rejects, sweep_rejects, tidy_refused
@@ -189,7 +189,7 @@ class LoadRun:
                 raise error from None
             # Records of loads outlive them; not the table, though.
             why = record.reason if record is not None else f"{self.plan.table.full_name} was dropped meanwhile"
-            raise LoadFailed(f"load {self.plan.id} ended before a row was read: {why or error}") from error
+            raise NotNow(f"load {self.plan.id} ended before a row was read: {why or error}") from error
 
     def check_reachable(self) -> None:
         """That a quorum of every tablet has a bulk server to send to, before anybody works for nothing."""
@@ -197,7 +197,7 @@ class LoadRun:
         for tablet, replicas in enumerate(self.plan.replicas):
             if short := self.plan.short_of(tablet, known):
                 gone = ", ".join(self.plan.name_of(each) for each in replicas if each not in known)
-                raise LoadFailed(
+                raise NotNow(
                     f"{self.plan.table.full_name} can't be loaded now: tablet {tablet} is on {gone}, which can't take "
                     f"files ({short})"
                 )
@@ -296,7 +296,7 @@ class LoadRun:
                 # Instances have much to read, and get on with it.
                 deadline, known = time.monotonic() + self.settle_s, len(self._confirmed)
             if time.monotonic() > deadline:
-                raise LoadFailed(
+                raise NotNow(
                     f"the load can't be committed, after {self.settle_s:g} s in which nothing more was sealed: {last}"
                 )
             time.sleep(pause_s)
@@ -404,7 +404,7 @@ class LoadRun:
                 )
             record = self._look_again(record)
         if record.state is LoadState.ABORTED:
-            raise LoadFailed(f"load {record.id} was aborted: {record.reason}")
+            raise NotNow(f"load {record.id} was aborted: {record.reason}")
         self._tell("adopt", len(record.sealed), len(record.sealed))
         return record
 

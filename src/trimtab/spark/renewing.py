@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from trimtab.client.errors import Error
-from trimtab.spark.load_plan import LoadFailed
+from trimtab.spark.load_plan import LoadFailed, NotNow
 
 PER_LEASE = 4  # renewals
 _JOIN_S = 0.5
@@ -51,7 +51,7 @@ class Renewing:
 
     def check(self) -> None:
         if self._ended:
-            raise LoadFailed(self._ended)
+            raise NotNow(self._ended)
 
     def _run(self) -> None:
         good_until = time.monotonic() + self._lease_s

@@ -6,7 +6,8 @@ written a second time. Tasks learn both from Spark's properties of the job; the 
 the query by the tasks.
 
 Tasks with few rows, and few bytes of them, send them along with their message. If all of a batch's are few, the commit
-writes them without files; else they become one more part of the load that the other tasks have staged.
+writes them without files; else they become one more part of the load that the other tasks have staged. So they do if
+a partition has more of them than can be written so (`direct.NotDirect`). Both follow from the batch's rows alone.
 
     <query and batch, hashed>-d      its load without files
     <query and batch, hashed>-f      its load with files; -f-1, -f-2, … where those before were aborted
@@ -27,7 +28,7 @@ from trimtab.client.errors import Error
 from trimtab.loads.attempts import attempt_ids
 from trimtab.loads.records import STREAM, LoadKind, LoadState
 from trimtab.spark.contact import Cluster, cluster_for
-from trimtab.spark.direct import write_directly
+from trimtab.spark.direct import NotDirect, write_directly
 from trimtab.spark.load_plan import LoadFailed, LoadPlan, StagedPart
 from trimtab.spark.loading import LoadRun
 from trimtab.spark.plain_errors import told_plainly
@@ -89,11 +90,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         # What overwrites does so without any rows, too.
         appends = self.kind is LoadKind.APPEND
         if appends and not staged and _first_rows(few, self._few)[1] is None:
-            if any(each.num_rows for each in few):
-                import pyarrow as pa
+            if not any(each.num_rows for each in few):
+                return
+            import pyarrow as pa
 
+            with suppress(NotDirect):
                 write_directly(cluster, self._request(f"{batch}-d"), pa.Table.from_batches(few))
-            return
+                return
         self._commit_files(cluster, batch, staged, few)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

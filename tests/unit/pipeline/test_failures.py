@@ -6,6 +6,7 @@ import pytest
 
 from trimtab.client.errors import InvalidRequest, NotFound, Timeout, Unavailable
 from trimtab.pipeline.failures import MAX_REASON_CHARACTERS, JobFailed, again, reason_of
+from trimtab.spark.load_plan import LoadFailed, NotNow, OutOfReach
 
 TASK = """An error occurred while calling o55.count.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
@@ -29,6 +30,9 @@ class AnalysisException(Exception):
         (NotFound("no such table"), False),
         (Unavailable("nobody answers"), True),
         (Timeout("no answer"), True),
+        (LoadFailed("a key has different rows in the load"), False),
+        (NotNow("the load was aborted: its lease ended"), True),
+        (OutOfReach("too few replicas can be reached"), True),
         (ValueError("what"), False),
         (AnalysisException("no such path"), False),
         (ConnectionError("reset"), True),

@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 from tests.unit.rows import tables
 
+from trimtab.catalog import describe
 from trimtab.catalog.catalog import Catalog
 from trimtab.catalog.schema import Keyspace, Table
 from trimtab.client.blocking import Database
 from trimtab.client.errors import InvalidRequest, SchemaError
 from trimtab.pipeline import table_document
+from trimtab.rows.layout import RowLayout
 
 TABLE = tables.table(["int", "text"], ["bigint desc"], ["frozen<place>", "list<text>"], ["int"])
 
@@ -21,6 +23,10 @@ class FakeDatabase:
     def __init__(self, *there: Table) -> None:
         self.made: list[tuple[Any, ...]] = []
         self._tables = {each.full_name: each for each in there}
+
+    @property
+    def catalog(self) -> Catalog:
+        return Catalog()
 
     def tables(self) -> dict[str, Table]:
         return self._tables
@@ -48,7 +54,8 @@ def document() -> dict[str, Any]:
 
 def test_a_table_is_made_again_with_all_that_it_needs() -> None:
     database = FakeDatabase()
-    assert table_document.make(cast(Database, database), document(), "other.copy")
+    shown: list[RowLayout] = []
+    assert table_document.make(cast(Database, database), document(), "other.copy", shown.append)
     keyspace, *types, (_, name, columns, options) = database.made
     assert keyspace == ("keyspace", "other", {"dc1": 3})
     assert [each[1] for each in types] == ["other.place", "other.deep"], "a type after those it is made of"
@@ -56,6 +63,21 @@ def test_a_table_is_made_again_with_all_that_it_needs() -> None:
     assert columns == {column.name: column.type for column in TABLE.columns}
     assert options["primary_key"] == [["p0", "p1"], "c0"]
     assert (options["order"], options["static"], options["tablets"]) == ({"c0": "desc"}, ["s0"], TABLE.tablets)
+    (layout,) = shown
+    made = [(each.name, each.type, each.kind, each.descending) for each in describe.in_order(layout.table)]
+    assert made == [(each.name, each.type, each.kind, each.descending) for each in describe.in_order(TABLE)]
+
+
+def test_nothing_is_made_of_a_document_if_what_is_to_be_loaded_does_not_go_into_its_table() -> None:
+    """A table, its keyspace and types were left behind by files that were refused."""
+    database = FakeDatabase()
+
+    def refuse(layout: RowLayout) -> None:
+        raise InvalidRequest(f"{layout.name} has no column nick")
+
+    with pytest.raises(InvalidRequest, match=r"other\.copy has no column nick"):
+        table_document.make(cast(Database, database), document(), "other.copy", refuse)
+    assert not database.made
 
 
 def test_a_table_that_is_there_stays_if_it_fits() -> None:

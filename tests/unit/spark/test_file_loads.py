@@ -19,6 +19,7 @@ from tests.unit.spark.plans import FakeServers, plan, users
 from trimtab.client.errors import InvalidRequest
 from trimtab.pipeline import loads
 from trimtab.pipeline.hearing import Done
+from trimtab.rows.layout import RowLayout
 from trimtab.spark import files, sending, tasks, text_files
 from trimtab.spark.files import FileLoad, stage_piece
 from trimtab.spark.load_plan import REJECT, LoadFailed, StagedPart
@@ -52,11 +53,11 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(LoadRun, "begin_again", run)
     monkeypatch.setattr(tasks, "run_task", run_task)
 
-    def begun(path: Path, reading: dict[str, str] | None = None, **given: Any) -> FileLoad:
+    def begun(path: Path, reading: dict[str, str] | None = None, make: Any = None, **given: Any) -> FileLoad:
         changes.update(given)
         cluster: Any = SimpleNamespace(table=lambda _name: (table, plan().types))
         options = WriteOptions(Connection("127.0.0.1:1"), table.full_name)
-        return FileLoad.begin([str(path)], "", options, reading=reading, cores=8, cluster=cluster)
+        return FileLoad.begin([str(path)], "", options, reading=reading, cores=8, cluster=cluster, make=make)
 
     return begun
 
@@ -107,6 +108,25 @@ def test_files_with_different_columns_are_read_each_with_its_own(begin: Begin, t
         ["b.parquet"],
     ]
     assert [part.rows for part in staged(load)] == [2, 1]
+
+
+def test_a_table_is_made_for_files_only_when_they_were_looked_at_and_go_into_it(begin: Begin, tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(check: Callable[[RowLayout], None]) -> None:
+        check(RowLayout(users(), plan().types))
+        made.append("table")
+
+    path = tmp_path / "a.csv"
+    path.write_text("p0,nick\n1,x\n")
+    with pytest.raises(InvalidRequest, match="nick"):
+        begin(path, make=make)
+    with pytest.raises(InvalidRequest, match="no files"):
+        begin(tmp_path / "nothing.csv", make=make)
+    assert not made
+    path.write_text("p0,v2\n1,1\n")
+    begin(path, make=make)
+    assert made == ["table"]
 
 
 # Rows of one key in several tasks

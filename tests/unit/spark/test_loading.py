@@ -20,7 +20,7 @@ from trimtab.loads.protocol import BeginRequest, CommitRequest, SealReply, SealR
 from trimtab.loads.records import LoadRecord, LoadState
 from trimtab.spark import loading
 from trimtab.spark.contact import Places
-from trimtab.spark.load_plan import HeldFile, LoadFailed, StagedPart
+from trimtab.spark.load_plan import HeldFile, LoadFailed, NotNow, StagedPart
 from trimtab.spark.loading import LoadPending, LoadRequest, LoadRun
 from trimtab.spark.options import Connection
 
@@ -208,7 +208,7 @@ def test_a_load_that_ends_before_it_has_leave_to_write_says_why(told: bool, monk
 
     monkeypatch.setattr(cluster, "ticket", gone)
     monkeypatch.setattr(cluster, "abort", lambda *_: cluster.record)
-    with pytest.raises(LoadFailed, match=r"ended it$" if told else r" was dropped meanwhile$"):
+    with pytest.raises(NotNow, match=r"ended it$" if told else r" was dropped meanwhile$"):
         begun(cluster)
 
 
@@ -275,7 +275,7 @@ def test_nothing_more_is_sealed_when_the_lease_is_lost(monkeypatch: pytest.Monke
 
     cluster.on_seal = lose
     monkeypatch.setattr(LoadRun, "renewing", lambda _run: renewing)
-    with pytest.raises(LoadFailed, match="the lease of the load ended"):
+    with pytest.raises(NotNow, match="the lease of the load ended"):
         run.commit([staged])
     assert len(cluster.nonces) == 2 and not cluster.commits
 
@@ -336,7 +336,7 @@ def test_a_load_that_can_not_be_sealed_in_time_is_aborted_with_the_reason() -> N
     cluster = FakeCluster(down={2})
     run = begun(cluster)
     run.settle_s = 0.2
-    with pytest.raises(LoadFailed, match=r"can't be committed.*i2: .*does not answer"):
+    with pytest.raises(NotNow, match=r"can't be committed.*i2: .*does not answer"):
         run.commit([part(cluster, holders=(1, 3))])
     assert cluster.record is not None and cluster.record.state is LoadState.ABORTED
     assert "i2" in cluster.record.reason
@@ -466,7 +466,7 @@ def test_a_load_whose_first_attempt_was_aborted_is_tried_again_and_then_loaded_o
 
 def test_nothing_is_begun_where_too_few_can_take_files() -> None:
     cluster = FakeCluster(bulk={1: "bulk:1"})
-    with pytest.raises(LoadFailed, match="tablet 0 is on i2, i3, which can't take files"):
+    with pytest.raises(NotNow, match="tablet 0 is on i2, i3, which can't take files"):
         begun(cluster)
     assert cluster.record is not None and cluster.record.state is LoadState.ABORTED
 

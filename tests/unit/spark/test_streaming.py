@@ -10,6 +10,7 @@ import pytest
 
 from trimtab.loads.records import STREAM, LoadKind, LoadRecord, LoadState
 from trimtab.spark import streaming
+from trimtab.spark.direct import NotDirect
 from trimtab.spark.streaming import BatchMessage, StreamSink, batch_name
 from trimtab.spark.write_options import write_options
 
@@ -84,3 +85,19 @@ def test_a_batch_of_many_bytes_becomes_files_though_each_task_had_few(
     told = BatchMessage("b1", 5, streaming._packed([rows(5, text_bytes)]))
     StreamSink(OPTIONS, False).commit([told, told], 7)
     assert done == (["files"] if files else ["rows"])
+
+
+def test_a_batch_that_can_not_be_written_without_files_becomes_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+
+    def refuse(_cluster: Any, request: Any, _rows: Any) -> None:
+        done.append(request.id)
+        raise NotDirect("too much of one partition")
+
+    monkeypatch.setattr(streaming, "cluster_for", lambda _connection: None)
+    monkeypatch.setattr(StreamSink, "_done_before", lambda *_: False)
+    monkeypatch.setattr(StreamSink, "_commit_files", lambda _self, _cluster, *what: done.append(what))
+    monkeypatch.setattr(streaming, "write_directly", refuse)
+    few = rows(5)
+    StreamSink(OPTIONS, False).commit([BatchMessage("b1", 5, streaming._packed([few]))], 7)
+    assert done == ["b1-d", ("b1", [], [few])]
