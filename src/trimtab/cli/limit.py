@@ -32,8 +32,9 @@ def limit(
         raise WrongUsage(f"{error}.") from error
     found = ask(contact, lambda client: client.limit(wanted))
     if as_json:
-        shown = {"rate_bytes_s": found.rate_bytes_s, "share_bytes_s": found.share_bytes_s, "online": found.instances}
-        print(json.dumps(shown))
+        from trimtab.loads import shapes
+
+        print(json.dumps(shapes.limit(found)))
     elif found.rate_bytes_s == 0:
         print("Bulk transfers are not limited.")
     else:

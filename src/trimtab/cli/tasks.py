@@ -47,6 +47,7 @@ _STYLE = {
 # More than the cluster keeps.
 _ALL_JOBS = 2_000
 _SHOWN_MOVES = 20
+_LOOK_AGAIN_S = 0.5
 _LONGEST = 120  # of a reason in the list
 
 
@@ -255,19 +256,26 @@ def _await_moves(contact: Contact, wanted: tuple[str, int | None], as_json: bool
     """Wait for one tablet, or for all of a table, one after the other."""
     task, began_s = title_of(wanted), time.monotonic()
 
-    async def work(client: ClusterClient) -> tuple[list[tuple[str, Ended, str]], dict[int, str]]:
+    async def work(client: ClusterClient) -> tuple[list[tuple[str, Ended, str]], dict[int, str], dict[str, Any] | None]:
+        import asyncio
+
         names = names_of(await client.view())
         moves = await known_moves(client.moves)
         table = _table_id(moves, wanted)
+        while _between_moves(moves, table):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            moves = await known_moves(client.moves)
         under_way = [each.tablet for each in moves.moves if each.table == table]
+        if wanted[1] is None and not under_way:
+            return [], names, _found(moves, wanted, names)
         found = []
         for tablet in under_way if wanted[1] is None else [wanted[1]]:
             ended, why = await await_move(client.moves, wanted[0], table, tablet, names)
             found.append((title_of((wanted[0], tablet)), ended, why))
-        return found, names
+        return found, names, None
 
     try:
-        ends, names = ask(contact, work)
+        ends, names, over = ask(contact, work)
     except KeyboardInterrupt:
         tell_leaving(task)
         raise
@@ -276,6 +284,8 @@ def _await_moves(contact: Contact, wanted: tuple[str, int | None], as_json: bool
         if not ended.replicas:
             raise CommandFailed(f"there is no task {title}: {wanted[0]} has no such tablet.")
         return told_end(title, ended, why, names, began_s, as_json)
+    if over is not None:
+        return _told_over(over, as_json)
     back = [(title, why) for title, ended, why in ends if not ended.arrived and ended.last is not None]
     if as_json:
         state = "undone" if back else "done"
@@ -285,8 +295,29 @@ def _await_moves(contact: Contact, wanted: tuple[str, int | None], as_json: bool
         because = f": {why.rstrip('.')}" if why else ""
         raise CommandFailed(f"{len(back)} of {len(ends)} tablets went back to where they were ({title}{because}).")
     if not as_json:
-        what = "1 tablet has" if len(ends) == 1 else f"{len(ends)} tablets have" if ends else "Nothing has"
+        what = "1 tablet has" if len(ends) == 1 else f"{len(ends)} tablets have"
         print(f"{what} arrived ({time.monotonic() - began_s:.1f} s).")
+    return 0
+
+
+def _between_moves(moves: MovesShown, table: int) -> bool:
+    """Whether a table's rebalance goes on, though nothing of it moves at this moment."""
+    record = moves.rebalances.get(table)
+    goes_on = record is not None and record.state.value == "running"
+    return goes_on and not any(each.table == table for each in moves.moves)
+
+
+def _told_over(rebalance: dict[str, Any], as_json: bool) -> int:
+    """How a table's rebalance ended, which was over before anybody waited for it."""
+    failed = rebalance["state"] == "failed"
+    if as_json:
+        state = "failed" if failed else "done"
+        shape = {"id": rebalance["id"], "state": state, "tablets": rebalance["progress_tablets"], "undone": []}
+        print(json.dumps(shape))
+    if failed:
+        raise CommandFailed(f"{rebalance['id']}: {far_text(rebalance)}: {rebalance['error'].rstrip('.')}.")
+    if not as_json:
+        print(f"{rebalance['id']}: {far_text(rebalance)}.")
     return 0
 
 

@@ -93,7 +93,7 @@ def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozense
     under_way = (*_under_way(view, members), *_waiting(view))
     if details:
         what = "; ".join(wrong) or details.pop(0)
-        serves = "nobody takes writes" if len(full) + len(down) == len(members) and full else "the cluster serves"
+        serves = _serves(view, nobody=bool(full) and len(full) + len(down) == len(members))
         return Verdict(Level.WRONG, f"Not well: {what}; {leader} leads, and {serves}.", (*details, *under_way))
     online = sum(each.record.grades.current.grade is Grade.ONLINE for each in members)
     if under_way:
@@ -101,6 +101,13 @@ def judge(view: ViewReply, stale: str = "", answering: frozenset[str] = frozense
     alone = ("It is a cluster of one, which survives no failure: add two more.",) if len(members) == 1 else ()
     count = "1 instance" if len(members) == 1 else f"{len(members)} instances"
     return Verdict(Level.WELL, f"All is well: {count} Online, {leader} leads.", alone)
+
+
+def _serves(view: ViewReply, *, nobody: bool) -> str:
+    if nobody:
+        return "nobody takes writes"
+    unserved = view.moving.unserved_tablets
+    return "the cluster serves" + (f" all but {unserved} tablet{'s' if unserved != 1 else ''}" if unserved else "")
 
 
 def _without_leader(view: ViewReply, members: list[InstanceView], stale: str, answering: frozenset[str]) -> Verdict:
@@ -150,12 +157,17 @@ def _what_to_do(view: ViewReply, down: list[InstanceView]) -> list[str]:
         and each.record.instance_id not in leaving_names
         and not (was_heard(each) and (each.heard_ms or 0) < QUIET_MS)
     ]
-    if not lost:
-        return []
+    kept, lost = [each for each in lost if each.stays], [each for each in lost if not each.stays]
+    lines = []
+    if kept:
+        # To expel them would be refused, with this very reason.
+        lines.append(f"start {_names(kept)} again: {kept[0].stays}")
     if len(lost) == 1:
         name = lost[0].record.instance_id
-        return [f"start {name} again, or, if it is gone for good: trimtab expel {name}"]
-    return [f"start {_names(lost)} again, or, for each that is gone for good: trimtab expel ID"]
+        lines.append(f"start {name} again, or, if it is gone for good: trimtab expel {name}")
+    elif lost:
+        lines.append(f"start {_names(lost)} again, or, for each that is gone for good: trimtab expel ID")
+    return lines
 
 
 def _make_space(full: list[InstanceView]) -> list[str]:
@@ -212,10 +224,14 @@ def _under_way(view: ViewReply, members: list[InstanceView]) -> tuple[str, ...]:
 
 
 def _waiting(view: ViewReply) -> list[str]:
-    """What the governor waits for; that copies are made is how it should be, and how far they are says more."""
+    """What the governor waits for, and is not told as a problem.
+
+    That copies are made is how it should be, and how far they are says more.
+    """
+    waiting = [line for line in view.waiting if line not in view.moving.problems]
     if not view.moving.sentences:
-        return list(view.waiting)
-    return [line for line in view.waiting if not line.endswith(_COPIED) and _DRAINED not in line]
+        return waiting
+    return [line for line in waiting if not line.endswith(_COPIED) and _DRAINED not in line]
 
 
 def _joins(view: ViewReply, number: int, request: RequestRecord) -> str:

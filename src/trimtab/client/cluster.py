@@ -225,7 +225,7 @@ class ClusterClient:
             view = await self.view()
             record = dict(view.requests).get(number)
             if record is None:
-                raise InvalidRequest(f"there is no request {number}")
+                raise InvalidRequest(f"there is no task {number}; `trimtab tasks list` shows those there are")
             if seen is not None:
                 seen(record, view)
             if record.state.final:

@@ -146,7 +146,7 @@ class JobClient:
         """One job, and how far it is if it runs. NotFound: there is none."""
         reply = await self.show([number], timeout_s=timeout_s)
         if not reply.jobs:
-            raise NotFound(f"there is no job {number}; `trimtab tasks list` shows those there are")
+            raise NotFound(f"there is no task {number}; `trimtab tasks list` shows those there are")
         return reply.jobs[0], next(iter(reply.progress), None)
 
     async def steer(self, number: int, order: str, reason: str = "", *, timeout_s: float | None = None) -> JobRecord:

@@ -27,6 +27,7 @@ SPOILT = frozenset(("no_copy", "stale_copy", "damaged"))
 # has to arrive anew, because a copy may be of a time before that.
 LOST = "lost"
 HOPELESS = frozenset(("disk_full", LOST))
+COPIES = " copies it"  # how a job is told that does what it should
 _LOOK_AGAIN_MS = 500  # some decisions wait for a while
 _MEMORY = "decided"
 _DOWN = (Grade.OFFLINE, Grade.EXPELLED)
@@ -217,7 +218,7 @@ def job_seen(state: ClusterState, tablet: int, number: int) -> JobSeen:
         case JobState.PAUSED:
             return JobSeen(JobPart.UNDER_WAY, f"job {number}, which copies it, is paused (trimtab tasks resume)")
         case _:
-            return JobSeen(JobPart.UNDER_WAY, f"job {number} copies it")
+            return JobSeen(JobPart.UNDER_WAY, f"job {number}{COPIES}")
 
 
 def _not_copied(job: JobRecord, tablet: int) -> str:

@@ -5,10 +5,10 @@ Many tablets mostly wait for the same thing: each reason is told once, with how 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trimtab.governor.move_begins import why_not
-from trimtab.governor.move_scenes import Decided, decided, known, readable, up_now
+from trimtab.governor.move_scenes import COPIES, Decided, decided, known, readable, up_now
 from trimtab.governor.state import ClusterState
 from trimtab.governor.wording import are, listed, name, names
 from trimtab.tablets.departures import going
@@ -23,13 +23,22 @@ _DOES = {Work.PREPARE: "make room for it", Work.ADOPT: "take its copy over", Wor
 
 
 def waiting_moves(state: ClusterState) -> Iterator[str]:
-    """Why tablets under way don't go on, and why others don't begin."""
+    """Why tablets under way don't go on, and why others don't begin; also that they are being copied."""
+    yield from _waiting(state, decided(state))
+
+
+def kept_moves(state: ClusterState) -> Iterator[str]:
+    """Of these all but what is as it should be: a job copies."""
+    yield from _waiting(state, (each for each in decided(state) if not _is_copied(each)))
+
+
+def _waiting(state: ClusterState, under_way: Iterable[Decided]) -> Iterator[str]:
     for key, why in sorted(state.tables.unreadable.items()):
         if key.startswith(TRANSITIONS):
             yield f"a tablet under way waits for a leader of a newer release: {key.decode()} can't be read ({why})"
             break
     reasons: dict[tuple[int, str], list[int]] = {}
-    for each in decided(state):
+    for each in under_way:
         if why := _waits_for(state, each):
             reasons.setdefault((each.table, why), []).append(each.tablet)
     yield from _told(state, reasons)
@@ -45,6 +54,10 @@ def failing_moves(state: ClusterState) -> Iterator[str]:
     yield from _told(state, reasons)
     undone = {place: why for place, why in _not_begun(state).items() if _UNDONE in place[1]}
     yield from _told(state, undone)
+
+
+def _is_copied(each: Decided) -> bool:
+    return isinstance(each.decision, Wait) and each.decision.why.endswith(COPIES)
 
 
 def _waits_for(state: ClusterState, each: Decided) -> str:

@@ -33,7 +33,7 @@ def waiting(state: ClusterState) -> tuple[str, ...]:
         *_strangers(state),
         *_loads(state),
         *waiting_moves(state),
-        *(problem.text for problem in state.problems),
+        *(problem.text for problem in state.problems if not problem.unserved),
     )
 
 

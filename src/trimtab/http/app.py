@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match, Route
 
 from trimtab import __version__
-from trimtab.http import changing, loads, looking, moves, tables, tasks
+from trimtab.http import changing, limit, loads, looking, moves, tables, tasks
 from trimtab.http.asking import answer
 from trimtab.http.docs_page import docs_page
 from trimtab.http.errors import problem
@@ -29,7 +29,7 @@ _ABOUT = (
     "leader. Errors are `{error, code, what_to_do}`."
 )
 _MAX_FAULTS = 5
-_ROUTERS = (looking.router, tables.router, loads.router, moves.router, changing.router, tasks.router)
+_ROUTERS = (looking.router, tables.router, loads.router, moves.router, limit.router, changing.router, tasks.router)
 
 
 def build_app(port: ClusterPort, metrics: Metrics, streams: Streams) -> FastAPI:

@@ -17,7 +17,7 @@ from trimtab.jobs import protocol as job_protocol
 from trimtab.jobs.protocol import JobReply, JobsReply, ShowJobs, SteerJob
 from trimtab.jobs.records import JobRecord
 from trimtab.loads import protocol as load_protocol
-from trimtab.loads.protocol import LoadsReply, ShowRequest
+from trimtab.loads.protocol import LimitReply, LimitRequest, LoadsReply, ShowRequest
 from trimtab.metastore.errors import MetastoreError
 from trimtab.net.errors import ConnectionLost, DeadlineExceeded, NetError, RpcError
 from trimtab.node.answering import Refused as MethodRefused
@@ -103,7 +103,7 @@ class InstancePort:
         instance, control = self._instance, self._control
         raft, view, log = instance.cluster.raw.raft, control.view, instance.log.metrics
         members = view.members()
-        heard = {each.raft_id: each.heard_ms for each in control.shown.reply([]).instances}
+        heard = control.outlook.heard() or {}
         return Figures(
             cluster_id=instance.settings.cluster_id,
             instance_id=instance.settings.instance_id,
@@ -128,9 +128,9 @@ class InstancePort:
             grades=dict(Counter(each.grades.current.grade.value for each in members.values())),
             lease_ms=max(control.lease_left_ms(), 0),
             heard_ms={
-                record.instance_id: age_ms
+                record.instance_id: heard[raft_id].age_ms
                 for raft_id, record in members.items()
-                if raft_id != instance.raft_id and (age_ms := heard.get(raft_id)) is not None
+                if raft_id != instance.raft_id and raft_id in heard
             },
             steps=dict(control.executor.outcomes),
             open_requests=len(control.open_requests),
@@ -184,6 +184,11 @@ class InstancePort:
     async def rebalance(self, wanted: RebalanceSettings | None) -> SettingsReply:
         answer = await self._ask(move_protocol.SETTINGS, move_protocol.encode(SettingsRequest(wanted)))
         return move_protocol.decode_settings_reply(answer)
+
+    async def limit(self, rate_bytes_s: int | None) -> LimitReply:
+        body = load_protocol.encode(LimitRequest(-1 if rate_bytes_s is None else rate_bytes_s))
+        reply: LimitReply = load_protocol.decode_limit_reply(await self._ask(load_protocol.LIMIT, body))
+        return reply
 
     async def create(self, request: CreateRequest) -> RequestReply:
         return protocol.decode_request_reply(await self._ask(protocol.CREATE, protocol.encode(request)))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from trimtab.jobs.records import JobKind, JobState
+from trimtab.loads.bulk_settings import MAX_RATE_BYTES_S, MIN_RATE_BYTES_S
 from trimtab.tablets.rebalance_settings import MAX_HEAL_AFTER_MS, MIN_HEAL_AFTER_MS
 from trimtab.tablets.selectors import Stage
 from trimtab.tablets.transitions import Cause, Outcome, RebalanceState, TransitionKind
@@ -35,6 +36,7 @@ def _number(value: Any) -> Any:
 
 
 _WINDOW = r"^(always|([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9])$"
+_RATE = {"type": "integer", "anyOf": [{"const": 0}, {"minimum": MIN_RATE_BYTES_S, "maximum": MAX_RATE_BYTES_S}]}
 _Milliseconds = Annotated[int, Field(ge=0, le=_MAX_TIMEOUT_MS), BeforeValidator(_whole)]
 _Name = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -105,6 +107,17 @@ class SetRebalance(BaseModel):
         if value is None:
             raise ValueError("leave it out, to leave it as it is")
         return value
+
+
+class SetLimit(BaseModel):
+    """What all bulk transfers together may move."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    # How small or large it may be is told as the command line tells it (`bulk_settings.wrong_rate`).
+    rate_bytes_s: Annotated[int, BeforeValidator(_whole), WithJsonSchema(_RATE)] = Field(
+        description="Bytes a second of the whole cluster; 0: no limit."
+    )
 
 
 class Steer(BaseModel):
@@ -191,6 +204,7 @@ class Instance(BaseModel):
     joined: str | None
     left: str | None
     disk_full: bool = Field(description="Whether it takes no writes, because less space is free than its reserve.")
+    stays: str | None = Field(description="Why it may not be expelled, though it is down; null: it is up, or may.")
 
 
 class Moving(BaseModel):
@@ -207,6 +221,7 @@ class Moving(BaseModel):
     says: list[str]
     problems: list[str] = Field(description="What keeps tablets from where they should be.")
     still: str | None = Field(description="Why balancing begins nothing now; null: it may.")
+    unserved_tablets: int = Field(description="Tablets that can't be read or written, at QUORUM or at all.")
 
 
 class Status(BaseModel):
@@ -330,6 +345,14 @@ class Rebalance(BaseModel):
     active: bool = Field(description="Whether it may begin moves now.")
     still: str | None
     problems: list[str]
+
+
+class Limit(BaseModel):
+    """What bulk transfers may move; 0: no limit."""
+
+    rate_bytes_s: int = Field(description="All together, in bytes a second.")
+    share_bytes_s: int = Field(description="Each instance that is Online.")
+    online: int = Field(description="How many those are.")
 
 
 class Task(BaseModel):

@@ -14,7 +14,7 @@ from typing import Protocol
 from trimtab.catalog.catalog import Catalog
 from trimtab.jobs.protocol import JobsReply, SteerJob
 from trimtab.jobs.records import JobRecord
-from trimtab.loads.protocol import LoadsReply
+from trimtab.loads.protocol import LimitReply, LoadsReply
 from trimtab.node.figures import Distribution, Sample
 from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply
 from trimtab.tablets.moves_shown import MovesShown
@@ -141,6 +141,10 @@ class ClusterPort(Protocol):
 
     async def rebalance(self, wanted: RebalanceSettings | None) -> SettingsReply:
         """How balancing is set, after it was changed where others are given."""
+        ...
+
+    async def limit(self, rate_bytes_s: int | None) -> LimitReply:
+        """What all bulk transfers together may move, after it was changed where a rate is given; 0: no limit."""
         ...
 
     async def create(self, request: CreateRequest) -> RequestReply: ...

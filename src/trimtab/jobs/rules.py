@@ -77,7 +77,7 @@ def create(view: JobView, asked: CreateJob, number: int, now_ms: int) -> JobReco
     for other in waits_for:
         if other not in view.jobs:
             raise JobRefused(
-                NOT_FOUND, f"there is no job {other} to wait for; `trimtab tasks list` shows those there are"
+                NOT_FOUND, f"there is no task {other} to wait for; `trimtab tasks list` shows those there are"
             )
     if len(asked.undo) > MAX_UNDO:
         raise JobRefused(INVALID, f"a job has at most {MAX_UNDO} undo commands, not {len(asked.undo)}")
@@ -185,7 +185,10 @@ def ready(view: JobView, now_ms: int, limit: int = MAX_READY) -> list[JobRecord]
 
 
 def take(view: JobView, number: int, term: int, now_ms: int) -> JobRecord:
-    """The job as the driver's own. One that it runs already is the answer to asking again."""
+    """The job as the driver's own. One that it runs already is the answer to asking again.
+
+    Why the attempt before failed stays to be seen.
+    """
     in_office(view, term)
     job = known(view, number)
     if job.state is JobState.RUNNING and job.owner_term == term:
@@ -203,7 +206,6 @@ def take(view: JobView, number: int, term: int, now_ms: int) -> JobRecord:
         attempts=job.attempts + 1,
         not_before_ms=0,
         wanted="",
-        error="",
         started_ms=job.started_ms or now_ms,
     )
 
@@ -329,7 +331,7 @@ def known(view: JobView, number: int) -> JobRecord:
     """The job as it is written; JobRefused where there is none, or it can't be read."""
     job = view.jobs.get(number)
     if job is None:
-        raise JobRefused(NOT_FOUND, f"there is no job {number}; `trimtab tasks list` shows those there are")
+        raise JobRefused(NOT_FOUND, f"there is no task {number}; `trimtab tasks list` shows those there are")
     if not view.readable(number):
         raise JobRefused(CONFLICT, f"job {number} was written by a newer release and can't be read here")
     return job

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trimtab.loads.protocol import LoadsReply, RollbackReply
+from trimtab.loads.protocol import LimitReply, LoadsReply, RollbackReply
 from trimtab.loads.records import LoadRecord
 from trimtab.topology.shapes import moment
 
@@ -65,3 +65,8 @@ def rollback(reply: RollbackReply, name_of: Names, names: Mapping[int, str]) -> 
         "generation": reply.generation,
         "done": reply.applied,
     }
+
+
+def limit(reply: LimitReply) -> Shape:
+    """What all bulk transfers may move together, and each instance that is Online; 0: no limit."""
+    return {"rate_bytes_s": reply.rate_bytes_s, "share_bytes_s": reply.share_bytes_s, "online": reply.instances}

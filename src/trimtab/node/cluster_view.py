@@ -21,8 +21,9 @@ from trimtab.node.answering import Asked, Method
 from trimtab.node.group import Group
 from trimtab.tablets.view import TableView
 from trimtab.topology import protocol
+from trimtab.topology.grades import Grade
 from trimtab.topology.protocol import InstanceView, MovingView, ViewReply
-from trimtab.topology.records import EventRecord
+from trimtab.topology.records import EventRecord, InstanceRecord
 from trimtab.topology.view import View
 
 MAX_EVENTS_SHOWN = 1_000
@@ -37,7 +38,7 @@ class ClusterView:
     """Answers for one instance.
 
     `heard` gives what the leader knows, None where this instance does not lead; `sizes` are bytes by raft id; `full`
-    are those whose disk is full.
+    are those whose disk is full; `keeps` says why one that is down could not be removed.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ClusterView:
         bulk_rate_bytes_s: Callable[[], int] = int,
         moving: Callable[[], MovingView] = MovingView,
         full: Callable[[], Collection[int]] = frozenset,
+        keeps: Callable[[int], str] = lambda _raft_id: "",
     ) -> None:
         self._raft_id = raft_id
         self._cluster_id = cluster_id
@@ -78,6 +80,7 @@ class ClusterView:
         self._bulk_rate_bytes_s = bulk_rate_bytes_s
         self._moving = moving
         self._full = full
+        self._keeps = keeps
         self._loop = asyncio.get_running_loop()
 
     def methods(self) -> dict[str, Method]:
@@ -155,6 +158,7 @@ class ClusterView:
                     tablets=loads.get(raft_id, 0),
                     bytes=sizes.get(raft_id, 0),
                     disk_full=raft_id in full,
+                    stays=self._keeps(raft_id) if _is_down(record) else "",
                 )
             )
         return shown
@@ -163,3 +167,7 @@ class ClusterView:
         numbers = sorted(self._view.events)
         first = bisect.bisect_right(numbers, after)
         return [(number, self._view.events[number]) for number in numbers[first : first + limit]]
+
+
+def _is_down(record: InstanceRecord) -> bool:
+    return not record.left and record.grades.current.grade is Grade.OFFLINE

@@ -66,6 +66,7 @@ from trimtab.topology.barriers import OpenRequests
 from trimtab.topology.grades import Grade
 from trimtab.topology.leases import LeaseHolder
 from trimtab.topology.protocol import JoinResponse, UpdateRequest
+from trimtab.topology.records import RequestKind
 
 if TYPE_CHECKING:
     from trimtab.node.instance import Instance
@@ -220,6 +221,7 @@ class ClusterControl:
             bulk_rate_bytes_s=lambda: instance.watching.bulk.rate_bytes_s,
             moving=lambda: self.moves.moving(),
             full=lambda: instance.reports.full(),
+            keeps=lambda raft_id: self.outlook.keeps(raft_id, RequestKind.REMOVE) or "",
         )
         door = LeaderDoor(
             instance.raft_id,
@@ -328,7 +330,8 @@ class ClusterControl:
             size_of=self.sizes.size_of,
             totals=self.sizes.totals,
             proposals=lambda: self.balancing.proposals,
-            problems=lambda: [*(each.text for each in self.balancing.problems), *self.outlook.failing_moves()],
+            problems=lambda: self.outlook.problems(),
+            waits=lambda: self.outlook.kept_moves(),
             spare=self.move_memory.spare,
         )
         instance.samplers += [

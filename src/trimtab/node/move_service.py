@@ -33,6 +33,7 @@ from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply
 from trimtab.tablets.move_rules import MoveRefused, MoveScene, asked_move, goes_to, lost_of
 from trimtab.tablets.moves_shown import JobOf, MovesShown
 from trimtab.tablets.moving_words import duration, moving_view
+from trimtab.tablets.outages import Outage, outages
 from trimtab.tablets.rebalance_settings import SETTINGS_KEY, RebalanceSettings, clock_text, wrong_settings
 from trimtab.tablets.selectors import Stage
 from trimtab.tablets.transitions import Cause, Outcome, Proposal, TabletTransition, goes_back, same
@@ -50,7 +51,8 @@ class MoveService:
 
     `alive` is the leader's knowledge of who was heard from lately; `job_of` tells how far a job is; `size_of` how large
     a tablet is and `totals` what each instance holds, as far as that is known. `proposals` and `problems` are those of
-    the leader's planning; `spare` keeps balancing from tablets whose moves an operator undid.
+    the leader's planning, and `waits` why what it wants does not begin or go on; `spare` keeps balancing from tablets
+    whose moves an operator undid.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class MoveService:
         totals: Callable[[], dict[int, int]],
         proposals: Callable[[], Sequence[Proposal]] = tuple,
         problems: Callable[[], Iterable[str]] = tuple,
+        waits: Callable[[], Iterable[str]] = tuple,
         spare: Callable[[Sequence[Place]], None] = lambda _places: None,
     ) -> None:
         self._watching = watching
@@ -84,7 +87,9 @@ class MoveService:
         self._totals = totals
         self._proposals = proposals
         self._problems = problems
+        self._waits = waits
         self._spare = spare
+        self._outages: tuple[int, tuple[Outage, ...]] = (-1, ())
         # Of each tablet under way when it was last looked at, for counting: its session, stage and bytes.
         self._seen: dict[Place, tuple[str, Stage, int]] = {}
         self._ended = self._undone = self._moved_bytes = 0
@@ -125,7 +130,7 @@ class MoveService:
             found,
             settings=self._watching.rebalance.settings,
             still=self._still(),
-            problems=list(self._problems()) if leads else [],
+            problems=[*(each.text for each in self._unserved()), *(self._problems() if leads else ())],
             told=leads,
         )
 
@@ -134,7 +139,15 @@ class MoveService:
         tables = self._watching.tables
         loads = tables.loads()
         proposals = self._proposals() if self._office.leads else ()
-        return moving_view(self.shown(), self._watching.view, lambda raft_id: loads.get(raft_id, 0), proposals)
+        found = moving_view(self.shown(), self._watching.view, lambda raft_id: loads.get(raft_id, 0), proposals)
+        unserved = sum(each.unread + each.short for each in self._unserved())
+        return msgspec.structs.replace(found, unserved_tablets=unserved)
+
+    def _unserved(self) -> tuple[Outage, ...]:
+        """Looked for once while nothing is written: it takes a look at every tablet of those that are down."""
+        if self._outages[0] != self._watching.revision:
+            self._outages = self._watching.revision, outages(self._watching.view, self._watching.tables)
+        return self._outages[1]
 
     def _still(self) -> str:
         return self._watching.rebalance.settings.keeps_still(self._wall_ms())
@@ -272,7 +285,8 @@ class MoveService:
         else:
             await self._door.decide(lambda: self._set(wanted), _SETTINGS_EVENTS, ())
         found = self._watching.rebalance.settings
-        reply = SettingsReply(found, self._still(), list(self._problems()))
+        told = (*(each.text for each in self._unserved()), *self._problems(), *self._waits())
+        reply = SettingsReply(found, self._still(), list(dict.fromkeys(told)))
         body: bytes = move_protocol.encode(reply)
         return body
 

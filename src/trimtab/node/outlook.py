@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from trimtab.governor.move_waits import failing_moves
+from trimtab.governor.move_waits import failing_moves, kept_moves
 from trimtab.governor.state import ClusterState, Heard, Patience
 from trimtab.governor.steps import StepKey, Write
 from trimtab.governor.waiting import waiting
@@ -88,13 +88,22 @@ class Outlook:
         off = (self._clock_text(who, off_ms) for who, off_ms in sorted(control.desk.clocks_off().items()))
         return (*waiting(self.state(none, none, none)), *late, *off)
 
-    def failing_moves(self) -> tuple[str, ...]:
-        """Tablets that don't get where they should because somebody can't do its part."""
+    def problems(self) -> tuple[str, ...]:
+        """What the planner can't do, and tablets that don't get where they should because somebody can't do its part.
+
+        Without what nobody serves: every member knows that, and tells it as soon as it is so.
+        """
         none: frozenset[Any] = frozenset()
+        planned = tuple(each.text for each in self._control.balancing.problems if not each.unserved)
         facts = self._control.move_memory.facts()
         if not self._control.office.leads or not (facts.troubles or facts.put_off):
-            return ()
-        return tuple(failing_moves(self.state(none, none, none)))
+            return planned
+        return (*planned, *failing_moves(self.state(none, none, none)))
+
+    def kept_moves(self) -> tuple[str, ...]:
+        """Why tablets don't begin to move, or don't go on; as `waiting` tells it, but for copies that are made."""
+        none: frozenset[Any] = frozenset()
+        return tuple(kept_moves(self.state(none, none, none))) if self._control.office.leads else ()
 
     def holds(self, raft_id: int) -> str:
         """What is bound to an instance, in words."""

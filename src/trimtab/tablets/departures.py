@@ -27,11 +27,15 @@ _MAX_SHOWN = 5
 
 
 class Problem(NamedTuple):
-    """What keeps tablets from where they should be, for operators. `raft_id`: who can't be drained because of it."""
+    """What keeps tablets from where they should be, for operators. `raft_id`: who can't be drained because of it.
+
+    `unserved`: nobody has them who is up; `outages` tells that, from the first moment on.
+    """
 
     text: str
     table: int = 0
     raft_id: int = 0
+    unserved: bool = False
 
 
 def going(view: View) -> dict[int, RequestKind]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from trimtab.tablets.departures import Problem, keepers, left_for_good, too_few
 from trimtab.tablets.domains import domain_of
+from trimtab.tablets.outages import count, names
 from trimtab.tablets.selectors import Replicas
 from trimtab.tablets.transitions import ADJUSTABLE, Cause, Proposal, TabletTransition, same
 from trimtab.tablets.view import Place, TableView
@@ -52,14 +53,16 @@ def shortfalls(
                 unhealed.update(gone.intersection(replicas))
                 kept.update(leaving.intersection(replicas))
         why = _why(view, tables, table, said, {*gone, *leaving})
-        found += [Problem(_only_text(view, tables, table, number, who), table) for who, number in sorted(only.items())]
+        found += [
+            Problem(_only_text(view, tables, table, number, who), table, unserved=True)
+            for who, number in sorted(only.items())
+        ]
         if unhealed:
-            names = _names(view, unhealed)
             lack = "lacks" if lacking == 1 else "lack"
-            text = f"{_tablets(lacking)} of {tables.name_of(table)} {lack} replicas that {names} had{why}"
+            text = f"{count(lacking)} of {tables.name_of(table)} {lack} replicas that {names(view, unhealed)} had{why}"
             found.append(Problem(text, table))
         for raft_id, number in sorted(kept.items()):
-            text = f"{_names(view, [raft_id])} can't be drained of {_tablets(number)} of {tables.name_of(table)}{why}"
+            text = f"{names(view, [raft_id])} can't be drained of {count(number)} of {tables.name_of(table)}{why}"
             found.append(Problem(text, table, raft_id))
     return tuple(found)
 
@@ -93,10 +96,10 @@ def regrets(
             cause = current.cause
             if goers := unwanted.intersection(current.arriving(stable)):
                 cause = Cause.DRAIN if goers.isdisjoint(lost) else Cause.HEAL
-                why = f"{_names(view, goers)} gets nothing any more"
+                why = f"{names(view, goers)} gets nothing any more"
             elif right and current.cause is Cause.DRAIN:
                 spared = set(stable).difference(current.planned or current.pending)
-                why = f"{_names(view, spared)} is not to go any more"
+                why = f"{names(view, spared)} is not to go any more"
             elif right and current.cause is Cause.REPLICATION and not same(current.pending, stable):
                 why = f"{keyspace.name} has the replication that it had"
             else:
@@ -119,16 +122,6 @@ def _why(view: View, tables: TableView, table: int, said: Sequence[str], without
 def _only_text(view: View, tables: TableView, table: int, number: int, who: Replicas) -> str:
     had = "had the only copy" if len(who) == 1 else "had all copies"
     return (
-        f"{_tablets(number)} of {tables.name_of(table)} can't be read or written: {_names(view, who)} {had}; start "
+        f"{count(number)} of {tables.name_of(table)} can't be read or written: {names(view, who)} {had}; start "
         f"{'it' if len(who) == 1 else 'one of them'} again"
     )
-
-
-def _names(view: View, raft_ids: Iterable[int]) -> str:
-    ids = sorted(raft_ids)
-    shown = [view.instances[each].instance_id if each in view.instances else f"raft id {each}" for each in ids[:5]]
-    return ", ".join(shown) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-
-
-def _tablets(number: int) -> str:
-    return f"{number} tablet{'s' if number != 1 else ''}"

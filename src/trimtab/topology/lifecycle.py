@@ -209,7 +209,7 @@ def cancel(view: View, number: int, reason: str, now_ms: int) -> RequestRecord:
     """
     request = view.requests.get(number)
     if request is None:
-        raise RequestRefused(NOT_FOUND, f"there is no request {number}; see: trimtab tasks list")
+        raise RequestRefused(NOT_FOUND, f"there is no task {number}; `trimtab tasks list` shows those there are")
     if request.state.final:
         raise RequestRefused(CONFLICT, f"request {number} ({request.kind.value}) is {request.state.value} already")
     if late := too_late(view, number):

@@ -239,7 +239,7 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
 
     `heard_ms` is how long ago the leader heard from it; `tablets` how many replicas it should hold, `bytes` what those
     take on disk and in memory as it last reported (0: not yet). `disk_full`: it takes no writes, as it last told the
-    asked one, because less space is free than its reserve.
+    asked one, because less space is free than its reserve. `stays`: why it may not be expelled, though it is down.
     """
 
     raft_id: int
@@ -251,13 +251,14 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True):
     tablets: int = 0
     bytes: int = 0
     disk_full: bool = False
+    stays: str = ""
 
 
 class MovingView(msgspec.Struct, array_like=True, frozen=True):
     """The tablets under way at a glance; bytes and times only where the leader answers. `eta_s` < 0: not known.
 
     `upcoming` are tablets that the leader means to move next. `sentences` and `problems` are for operators; `still`
-    says why balancing begins nothing now.
+    says why balancing begins nothing now. `unserved_tablets` can't be read or written, at QUORUM or at all.
     """
 
     tablets: int = 0
@@ -271,6 +272,7 @@ class MovingView(msgspec.Struct, array_like=True, frozen=True):
     sentences: list[str] = []
     problems: list[str] = []
     still: str = ""
+    unserved_tablets: int = 0
 
 
 class ViewReply(msgspec.Struct, array_like=True, frozen=True):

@@ -172,6 +172,7 @@ def _moving(moving: MovingView) -> Shape:
         "says": list(moving.sentences),
         "problems": list(moving.problems),
         "still": moving.still or None,
+        "unserved_tablets": moving.unserved_tablets,
     }
 
 
@@ -202,6 +203,7 @@ def _instance(shown: InstanceView) -> Shape:
         "left": moment(record.left_ms),
         "bulk_address": record.bulk_address or None,
         "disk_full": shown.disk_full,
+        "stays": shown.stays or None,
     }
 
 

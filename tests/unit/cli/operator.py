@@ -39,13 +39,13 @@ class MadeUpJobs:
 
     async def get(self, number: int) -> tuple[JobRecord, Progress | None]:
         if number not in self.jobs:
-            raise NotFound(f"there is no job {number}")
+            raise NotFound(f"there is no task {number}")
         return self.jobs[number], None
 
     async def steer(self, number: int, order: str, reason: str = "") -> JobRecord:
         self.asked.append((number, order, reason))
         if self.steered is None:
-            raise NotFound(f"there is no job {number}")
+            raise NotFound(f"there is no task {number}")
         if isinstance(self.steered, Error):
             raise self.steered
         return self.steered
@@ -60,7 +60,7 @@ class MadeUpJobs:
                 seen(job, next(iter(self.progress), None))
             if job.state.final:
                 return job
-        raise NotFound(f"there is no job {number}")
+        raise NotFound(f"there is no task {number}")
 
 
 class MadeUpMoves:

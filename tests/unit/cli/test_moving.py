@@ -143,6 +143,32 @@ def test_a_tablet_that_has_arrived_already_need_not_be_waited_for(operator: Oper
     assert code == 1 and "shop.users has no such tablet" in err
 
 
+def test_waiting_for_a_rebalance_that_is_over_tells_how_it_ended(operator: Operator) -> None:
+    """It said that nothing had arrived."""
+    over = msgspec.structs.replace(RUNNING, state=RebalanceState.COMPLETED, ended_ms=1_700_000_001_000)
+    ended = msgspec.structs.replace(GONE, rebalances={1: over})
+    said = "shop.users: completed, 2 of 2 tablets, 200 of 200 MiB.\n"
+    assert operator(cluster(ended), "tasks", "wait", "shop.users") == (0, said, "")
+    shape = {"id": "shop.users", "state": "done", "tablets": 2, "undone": []}
+    assert operator.json(cluster(ended), "tasks", "wait", "shop.users") == shape
+    failed = msgspec.structs.replace(over, state=RebalanceState.FAILED, reason="no disk has room")
+    code, out, err = operator(
+        cluster(msgspec.structs.replace(GONE, rebalances={1: failed})), "tasks", "wait", "shop.users"
+    )
+    assert (code, out) == (1, "") and err.endswith("no disk has room.\n")
+    code, _, err = operator(cluster(GONE), "tasks", "wait", "shop.users")
+    assert code == 1 and "there is no task shop.users" in err
+
+
+def test_a_rebalance_between_two_moves_is_waited_for(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.cli.tasks._LOOK_AGAIN_S", 0.0)
+    between = msgspec.structs.replace(SHOWN, moves=[])
+    over = msgspec.structs.replace(RUNNING, state=RebalanceState.COMPLETED, moves=3)
+    ended = msgspec.structs.replace(GONE, rebalances={1: over})
+    code, out, _ = operator(cluster(between, between, ended), "tasks", "wait", "shop.users")
+    assert code == 0 and "completed, 3 of 3 tablets" in out
+
+
 def test_how_balancing_is_set_is_told_in_sentences(operator: Operator) -> None:
     made = cluster()
     code, out, _ = operator(made, "rebalance", "status")

@@ -128,3 +128,8 @@ def test_orders_to_a_task_that_is_not_there_say_so(operator: Operator) -> None:
     for order in ("pause", "resume", "cancel"):
         code, _, err = operator(cluster(LOAD), "tasks", order, "77")
         assert (code, err) == (1, "trimtab: there is no task 77; `trimtab tasks list` shows those there are.\n")
+
+
+def test_waiting_for_a_task_that_is_not_there_says_so(operator: Operator) -> None:
+    code, _, err = operator(cluster(), "tasks", "wait", "77")
+    assert code == 1 and "there is no task 77" in err

@@ -189,3 +189,26 @@ def test_a_drain_is_told_once() -> None:
     ]
     told = msgspec.structs.replace(view(requests=leaves, moving=moving), waiting=[*waits, "i3 waits for votes"])
     assert judge(told).details == ("i2 is being drained: 12 of 40 tablets left", "i3 waits for votes")
+
+
+def test_who_may_not_go_is_not_to_be_expelled_and_what_nobody_serves_is_in_the_first_line() -> None:
+    """An expel was advised that was refused, and the cluster was said to serve."""
+    why = "i3 has the only copy of 3 tablets of one.t (3), and nobody can make those anew; start it again"
+    unread = "3 tablets of one.t can't be read or written: i3 had the only copy; start it again"
+    down = msgspec.structs.replace(instance(3, Grade.OFFLINE, Grade.OFFLINE, heard_ms=9_000, voter=False), stays=why)
+    moving = MovingView(problems=[unread], unserved_tablets=3)
+    verdict = judge(view(instance(1), instance(2), down, moving=moving))
+    assert verdict.line == "Not well: i3 is Offline; i1 leads, and the cluster serves all but 3 tablets."
+    assert verdict.details == ("i3 is Offline, last heard of 9 s ago", f"start i3 again: {why}", unread)
+    other = instance(4, Grade.OFFLINE, Grade.OFFLINE, heard_ms=9_000, voter=False)
+    details = judge(view(instance(1), instance(2), down, other)).details
+    assert f"start i3 again: {why}" in details
+    assert "start i4 again, or, if it is gone for good: trimtab expel i4" in details
+
+
+def test_a_problem_is_told_once_though_the_governor_waits_for_it_too() -> None:
+    said = "tablet 0 of shop.users: can't move yet: its last move was undone, and it is tried again in a while"
+    moving = MovingView(problems=["8 tablets of shop.users lack replicas that i3 had", said])
+    shown = msgspec.structs.replace(view(moving=moving), waiting=[*moving.problems, "i3 waits for votes"])
+    verdict = judge(shown)
+    assert (verdict.line.count(moving.problems[0]), verdict.details) == (1, (said, "i3 waits for votes"))

@@ -254,4 +254,4 @@ def test_waiting_for_a_request_tells_each_state_and_ends_with_the_last() -> None
 
 def test_waiting_for_what_was_never_asked_fails() -> None:
     error = play({1: {protocol.VIEW: replies(view())}}, lambda client: client.wait(9))
-    assert isinstance(error, InvalidRequest) and str(error) == "there is no request 9"
+    assert isinstance(error, InvalidRequest) and str(error).startswith("there is no task 9;")

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.governor.moving import Moves
 from tests.unit.loads.ledger import USERS
 
-from trimtab.governor.move_waits import failing_moves
+from trimtab.governor.move_waits import failing_moves, kept_moves
 from trimtab.governor.moves import advance_moves, begin_moves, crossed
 from trimtab.governor.state import MoveFacts, Trouble
 from trimtab.governor.steps import CommitMoves, CrossMoves
@@ -424,6 +424,7 @@ def test_what_moves_wait_for_is_told_in_words() -> None:
         world.propose(tablet, 1, 2, 4)
     world.run(until=Stage.STREAMING, jobs=False)
     assert "tablets 0 and 1 of shop.users: streaming: job 1 copies it" in waiting(world.state())
+    assert list(kept_moves(world.state())) == [], "that is as it should be"
     world.run_job(world.open_jobs()[0])
     now = world.current()
     assert now is not None
@@ -455,6 +456,7 @@ def test_what_can_not_begin_is_told_with_its_reason() -> None:
     world.propose(0, 1, 4, 5, cause=Cause.HEAL)
     (told,) = (text for text in waiting(world.state()) if "can't move yet" in text)
     assert told.endswith(": a replica for i4 needs 2 of 3 other replicas in data centre dc1, 1 ready")
+    assert list(kept_moves(world.state())) == [told], "`rebalance status` tells it as well"
 
 
 def test_a_set_of_nobody_never_begins() -> None:

@@ -17,7 +17,7 @@ from trimtab.jobs import rules
 from trimtab.jobs.protocol import JobsReply, Progress, SteerJob
 from trimtab.jobs.records import Command, JobKind, JobRecord, JobState
 from trimtab.jobs.view import JobView
-from trimtab.loads.protocol import LoadsReply
+from trimtab.loads.protocol import LimitReply, LoadsReply
 from trimtab.loads.records import LoadKind, LoadRecord, LoadState
 from trimtab.tablets.move_protocol import MoveReply, MoveRequest, SettingsReply
 from trimtab.tablets.moves_shown import MovesShown, ShownMove
@@ -155,6 +155,7 @@ class MadeUpCluster:
         }
     )
     settings: RebalanceSettings = field(default_factory=RebalanceSettings)
+    rate_bytes_s: int = 0
     refusal: Refused | None = None
     delay_s: float = 0.0
     asked: list[object] = field(default_factory=list)
@@ -266,6 +267,11 @@ class MadeUpCluster:
         if wanted is not None:
             self.settings = msgspec.structs.replace(wanted, set_ms=1_700_000_000_000)
         return SettingsReply(self.settings, self.settings.keeps_still(0), ["tablet 3 has lost all its replicas"])
+
+    async def limit(self, rate_bytes_s: int | None) -> LimitReply:
+        await self._maybe_refuse()
+        self.rate_bytes_s = self.rate_bytes_s if rate_bytes_s is None else rate_bytes_s
+        return LimitReply(self.rate_bytes_s, self.rate_bytes_s // 2, 2)
 
     async def loads(self, table: int, local: bool) -> LoadsReply:
         if not local:

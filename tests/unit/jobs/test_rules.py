@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.queues import Queue, refusal
 
-from trimtab.jobs import rules
+from trimtab.jobs import rules, shapes
 from trimtab.jobs.protocol import CreateJob, Progress
 from trimtab.jobs.records import Command, JobKind, JobState
 
@@ -90,7 +90,7 @@ def test_asking_again_with_the_same_id_is_the_same_job(queue: Queue) -> None:
     [
         ({"request_id": ""}, "invalid", "needs a request id"),
         ({"request_id": "x" * 129}, "invalid", "1 to 128"),
-        ({"waits_for": (7,)}, "not_found", "there is no job 7"),
+        ({"waits_for": (7,)}, "not_found", "there is no task 7"),
         ({"waits_for": tuple(range(300))}, "invalid", "at most 256"),
         ({"undo": (Command(JobKind.COUNT),) * 17}, "invalid", "at most 16 undo"),
         ({"max_attempts": -1}, "invalid", "1 to 100 times"),
@@ -281,6 +281,26 @@ def test_failures_are_tried_again_with_growing_rests_and_then_are_final(queue: Q
     assert rules.backoff_ms(rules.changed(job, attempts=99)) == rules.MAX_BACKOFF_MS
 
 
+def test_why_an_attempt_failed_is_shown_while_the_next_one_runs(queue: Queue) -> None:
+    """A count ran for a quarter of an hour, in five attempts, and nothing said why."""
+    queue.enter()
+    number = queue.create()
+    assert shapes.task(queue.take(number))["reason"] is None
+    failed = queue.end(number, JobState.FAILED, error="i3: no answer", again=True)
+    assert shapes.task(failed)["reason"] == "i3: no answer"
+    queue.pass_ms(failed.not_before_ms - queue.now_ms, driver_lives=True)
+    running = queue.take(number)
+    assert shapes.task(running)["reason"] == "the attempt before failed: i3: no answer"
+    assert shapes.task(queue.steer(number, "cancel", "not needed"))["reason"] == "not needed"
+    assert queue.end(number, JobState.CANCELLED).error == "not needed"
+    other = queue.create()
+    queue.take(other)
+    queue.end(other, JobState.FAILED, error="i3: no answer", again=True)
+    queue.pass_ms(60_000, driver_lives=True)
+    queue.take(other)
+    assert queue.end(other, JobState.SUCCEEDED).error == ""
+
+
 def test_a_failure_that_another_attempt_would_repeat_is_final_at_once(queue: Queue) -> None:
     queue.enter()
     number = queue.create()
@@ -378,3 +398,10 @@ def test_of_jobs_that_ended_long_ago_only_the_newest_are_kept(queue: Queue) -> N
 def test_the_command_that_is_asked_for_may_be_of_any_kind() -> None:
     for kind in JobKind:
         assert rules.create(Queue().jobs, CreateJob(Command(kind), "r"), 1, 0).command.kind is kind
+
+
+def test_an_order_to_what_is_not_there_calls_it_a_task_as_everywhere(queue: Queue) -> None:
+    assert refusal(lambda: queue.steer(99, "cancel")) == (
+        "not_found",
+        "there is no task 99; `trimtab tasks list` shows those there are",
+    )

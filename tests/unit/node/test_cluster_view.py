@@ -15,13 +15,18 @@ from trimtab.node.cluster_view import LEFT_SHOWN, MAX_WAITING_SHOWN, ClusterView
 from trimtab.node.settings import Limits
 from trimtab.tablets.view import TableView
 from trimtab.topology import protocol, shapes
+from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.protocol import ViewReply, ViewRequest
+
+DOWN = Grades(Standing(Grade.OFFLINE, 1), Standing(Grade.OFFLINE, 1))
 
 
 def show(*requests: ViewRequest) -> list[ViewReply]:
     """The answers of a cluster where 3000 instances have come and gone, and the first and the last are there."""
     domain = {"host": "some.host.example", "rack": "r1"}
-    view = view_of(member(1), *(gone(raft_id, failure_domain=domain) for raft_id in range(2, 3_002)), member(3_002))
+    view = view_of(
+        member(1), *(gone(raft_id, failure_domain=domain) for raft_id in range(2, 3_002)), member(3_002, grades=DOWN)
+    )
     config = SimpleNamespace(voters={1, 3_002}, learners=set(), learners_next=set())
     raft = SimpleNamespace(lead=1, term=1, tracker=SimpleNamespace(config=config))
     group: Any = SimpleNamespace(raw=SimpleNamespace(raft=raft))
@@ -42,6 +47,7 @@ def show(*requests: ViewRequest) -> list[ViewReply]:
             wall_ms=lambda: 1,
             waiting=lambda: (f"request {number} waits" for number in range(10**6)),
             full=lambda: {3_002},
+            keeps=lambda raft_id: f"{raft_id} has the only copy",
         )
         return [await shown.show(Asked(protocol.encode(request), 1e9, Hello())) for request in requests]
 
@@ -77,3 +83,10 @@ def test_what_the_governor_waits_for_is_shown_in_bounds() -> None:
     (reply,) = show(ViewRequest())
     assert reply.waiting[0] == "request 0 waits" and len(reply.waiting) == MAX_WAITING_SHOWN
     assert shapes.status(reply)["waiting"] == reply.waiting
+
+
+def test_why_one_that_is_down_may_not_be_expelled_is_shown() -> None:
+    """It was advised all the same, and refused. Who is up, or has left, is not asked about."""
+    (reply,) = show(ViewRequest())
+    assert {each.raft_id: each.stays for each in reply.instances if each.stays} == {3_002: "3002 has the only copy"}
+    assert shapes.status(reply)["instances"][0]["stays"] is None

@@ -25,7 +25,9 @@ from trimtab.tablets.moves_shown import JobShown, MovesShown, ShowMoves
 from trimtab.tablets.rebalance_settings import SETTINGS_KEY, RebalanceSettings, RebalanceView
 from trimtab.tablets.selectors import Stage
 from trimtab.tablets.transitions import Cause, Proposal, TabletTransition, TransitionKind, encode, transition_key
-from trimtab.topology.records import SESSIONS, VERSION_KEY, job_key
+from trimtab.topology.grades import Grade, Grades, Standing
+from trimtab.topology.records import SESSIONS, VERSION_KEY, instance_key, job_key
+from trimtab.topology.records import encode as encode_record
 
 
 class Desk(MovingTables):
@@ -42,6 +44,7 @@ class Desk(MovingTables):
         self.office = SimpleNamespace(term=3, leads=True)
         self.proposals: list[Proposal] = []
         self.problems: list[str] = []
+        self.waits: list[str] = []
         self.spared: list[tuple[int, int]] = []
         self.watching = SimpleNamespace(
             view=self.view, tables=self.tables, jobs=self.jobs, rebalance=self.rebalance, revision=self.revision
@@ -60,6 +63,7 @@ class Desk(MovingTables):
             totals=dict,
             proposals=lambda: self.proposals,
             problems=lambda: self.problems,
+            waits=lambda: self.waits,
             spare=self.spared.extend,
         )
 
@@ -333,5 +337,34 @@ def test_what_ended_is_counted() -> None:
         assert figures["moves", (("stage", "cleanup"),)] == 0
         assert (figures["moves_ended", ()], figures["moves_undone", ()], figures["moved_bytes", ()]) == (1, 1, 70)
         assert figures["rebalance_active", ()] == 1
+
+    on_desk(story)
+
+
+def test_what_nobody_serves_is_told_at_once_by_every_member_and_once() -> None:
+    async def story(desk: Desk) -> None:
+        first = desk.tables.maps[USERS].replicas(0)
+        for raft_id in first:
+            record = desk.view.instances[raft_id]
+            down = Grades(Standing(Grade.OFFLINE, 1), Standing(Grade.OFFLINE, 1))
+            desk.put({instance_key(raft_id): encode_record(msgspec.structs.replace(record, grades=down))})
+        desk.problems = ["dc1 is uneven"]
+        found = await desk.show()
+        assert "can't be read or written" in found.problems[0] and found.problems[1:] == ["dc1 is uneven"]
+        assert (await desk.settings()).problems == found.problems
+        assert desk.service.moving().unserved_tablets > 0
+        desk.office.leads = False
+        assert desk.service.shown().problems == found.problems[:1]
+
+    on_desk(story)
+
+
+def test_what_keeps_tablets_is_told_with_the_settings_as_status_tells_it() -> None:
+    """`status` had lines that `rebalance status` knew nothing of."""
+
+    async def story(desk: Desk) -> None:
+        desk.problems = ["i2 can't make room", "dc1 is uneven"]
+        desk.waits = ["i2 can't make room", "tablet 0 of shop.users: can't move yet: i3 is down"]
+        assert (await desk.settings()).problems == [*desk.problems, desk.waits[1]]
 
     on_desk(story)

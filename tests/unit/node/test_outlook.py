@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.unit.governor.holdings import Holding, holding
 
-from trimtab.governor.state import Heard, Patience
+from trimtab.governor.state import Heard, MoveFacts, Patience
 from trimtab.node.outlook import Outlook
+from trimtab.tablets.departures import Problem
 from trimtab.tablets.rebalance_settings import RebalanceSettings
 from trimtab.topology.grades import Grade, Grades, Standing
 from trimtab.topology.records import RequestKind
@@ -78,5 +79,18 @@ def test_the_only_copy_keeps_a_dead_instance() -> None:
         found = await outlook(world, i2=0)
         assert "has the only copy of" in str(found.keeps(3, REMOVE))
         assert found.keeps(3, LEAVE) is None
+
+    asyncio.run(story())
+
+
+def test_what_the_planner_can_not_do_is_a_problem_but_for_what_every_member_tells() -> None:
+    async def story() -> None:
+        found = await outlook(holding(3), leads=False)
+        lost = Problem("1 tablet of shop.users can't be read or written", 1, unserved=True)
+        control: Any = found._control
+        control.balancing = SimpleNamespace(problems=(lost, Problem("dc1 is uneven")))
+        control.move_memory = SimpleNamespace(facts=MoveFacts)
+        assert found.problems() == ("dc1 is uneven",)
+        assert found.kept_moves() == (), "it does not lead"
 
     asyncio.run(story())

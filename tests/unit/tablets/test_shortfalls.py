@@ -53,8 +53,12 @@ def test_only_copies_that_are_lost_are_told_even_while_the_planner_means_to_move
     tables = tables_of(FIVE, (2,), (2, 3), (1, 2), (1, 4))
     proposals = [Proposal(1, 0, (4,), Cause.HEAL, "", 5), Proposal(1, 2, (1, 4), Cause.HEAL, "", 5)]
     assert shortfalls(FIVE, tables, proposals, lost={2, 3}, draining=()) == (
-        Problem("1 tablet of shop.users can't be read or written: i2 had the only copy; start it again", 1),
-        Problem("1 tablet of shop.users can't be read or written: i2, i3 had all copies; start one of them again", 1),
+        Problem("1 tablet of shop.users can't be read or written: i2 had the only copy; start it again", 1, 0, True),
+        Problem(
+            "1 tablet of shop.users can't be read or written: i2, i3 had all copies; start one of them again",
+            1,
+            unserved=True,
+        ),
     )
 
 

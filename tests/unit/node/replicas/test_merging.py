@@ -87,7 +87,7 @@ def test_nothing_is_merged_while_a_load_is_open_and_soon_after_the_last_one(tmp_
         await asyncio.sleep(10 * SOON.quiet_s)
         assert node.files(one) > 2 * TRIGGER and node.merging.put_off == 2
         node.loading = False
-        await until(lambda: node.files(one) <= TRIGGER and not node.merging.put_off, "its files are merged")
+        await until(lambda: node.live(one) <= TRIGGER and not node.merging.put_off, "its files are merged")
         assert rows(one) == list(range(50))
         assert {value for _, value in one.scan(b"", None)} == {b"%d" % (2 * TRIGGER)}, "the newest"
         # And so it is once more with the next one.
@@ -95,7 +95,7 @@ def test_nothing_is_merged_while_a_load_is_open_and_soon_after_the_last_one(tmp_
         await node.load(one, 3 * TRIGGER)
         assert node.merging.put_off == 1
         node.loading = False
-        await until(lambda: node.files(one) <= TRIGGER, "its files are merged again")
+        await until(lambda: node.live(one) <= TRIGGER, "its files are merged again")
 
     on_node(tmp_path, story)
 
@@ -103,7 +103,7 @@ def test_nothing_is_merged_while_a_load_is_open_and_soon_after_the_last_one(tmp_
 def test_loads_that_never_end_put_it_off_for_a_while_only(tmp_path: Path) -> None:
     async def story(node: Node, one: Replica, _other: Replica) -> None:
         await node.load(one, 2 * TRIGGER)
-        await until(lambda: node.files(one) <= TRIGGER, "its files are merged")
+        await until(lambda: node.live(one) <= TRIGGER, "its files are merged")
 
     on_node(tmp_path, story, MergePace(0.01, 0.02, longest_s=0.1))
 
