@@ -262,7 +262,7 @@ def _await_moves(contact: Contact, wanted: tuple[str, int | None], as_json: bool
         names = names_of(await client.view())
         moves = await known_moves(client.moves)
         table = _table_id(moves, wanted)
-        while _between_moves(moves, table):
+        while wanted[1] is None and _between_moves(moves, table):
             await asyncio.sleep(_LOOK_AGAIN_S)
             moves = await known_moves(client.moves)
         under_way = [each.tablet for each in moves.moves if each.table == table]

@@ -90,15 +90,18 @@ def end_rebuilds(state: ClusterState) -> Barrier | None:
         return None
     draft = Draft(state)
     done: dict[int, int] = {}
+    told: dict[str, list[int]] = {}
     for number, raft_id in running.items():
         if draft.full:
             break
         done[number] = raft_id
         if draft.instance(raft_id).state is NodeState.REBUILDING:
             draft.change_instance(raft_id, state=NodeState.NORMAL)
-        draft.end_request(number, *_outcome(state, view.requests[number]))
+        outcome, why_so = _outcome(state, view.requests[number])
+        draft.end_request(number, outcome, why_so)
+        told.setdefault("rebuilt: done" if outcome is RequestState.DONE else "not rebuilt", []).append(raft_id)
     draft.raise_version()
-    why = f"{names(view, done.values())} {'is' if len(done) == 1 else 'are'} rebuilt: done"
+    why = "; ".join(f"{names(view, who)} {'is' if len(who) == 1 else 'are'} {how}" for how, who in told.items())
     return barrier(state, StepKind.REQUEST, why, done, draft, about=done.values())
 
 
@@ -172,7 +175,7 @@ def _outcome(state: ClusterState, request: RequestRecord) -> tuple[RequestState,
     shown = ", ".join(state.tables.name_of(table) for table, some in sorted(alone.items()) if some)
     where = f" in data centre {request.source}" if request.source else ""
     text = f"{count} of its tablets ({shown}) have no other replica{where} to be compared with"
-    if count < sum(map(len, held.values())):
+    if request.through or count < sum(map(len, held.values())):
         return RequestState.DONE, f"{text}; they are as they were"
     return RequestState.FAILED, f"{text}; nothing was done"
 

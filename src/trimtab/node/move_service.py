@@ -140,7 +140,7 @@ class MoveService:
         loads = tables.loads()
         proposals = self._proposals() if self._office.leads else ()
         found = moving_view(self.shown(), self._watching.view, lambda raft_id: loads.get(raft_id, 0), proposals)
-        unserved = sum(each.unread + each.short for each in self._unserved())
+        unserved = sum(each.unread for each in self._unserved())
         return msgspec.structs.replace(found, unserved_tablets=unserved)
 
     def _unserved(self) -> tuple[Outage, ...]:

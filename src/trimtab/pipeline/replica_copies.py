@@ -100,7 +100,9 @@ class _Snapshots(ReplicaSnapshots):
 
     def __init__(self, plan: ScanPlan, part: ScanPart, asked: tuple[int, ...], attempt: int) -> None:
         super().__init__(plan, (), attempt, ScanStats())
-        self._only = Wanted(part, part.holders, asked)
+        # As instances know it: who has left the cluster answers for nothing.
+        reading = tuple(each for each in part.holders if each in plan.holders)
+        self._only = Wanted(part, reading, asked)
         self._wanted = [self._only]
 
     def by_holder(self) -> dict[int, Copy]:

@@ -73,8 +73,8 @@ def scan_of(
 
 
 def check_reachable(scan: Scan) -> None:
-    """That no replica is needed whose instance is known to be Offline. Tasks would wait for it, and try again, for
-    minutes; JobFailed says at once who it is.
+    """That no replica is needed whose instance is known not to be Online. Tasks would wait for it for minutes;
+    JobFailed says at once who it is. It may be on its way back, and the next attempt find it.
     """
     plan = scan.plan
     dc_of = {each.raft_id: each.dc for each in plan.holders.values()}
@@ -85,8 +85,9 @@ def check_reachable(scan: Scan) -> None:
             away = sorted(plan.name_of(each) for each in part.holders if each not in up)
             raise JobFailed(
                 f"tablet {part.tablet} of {plan.table.full_name} can't be read: {need.describe(up, 'can be read')}; "
-                f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} Offline. Ask again when they are back, or for "
-                "a lower level"
+                f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not Online. Ask again when they are back, or "
+                "for a lower level",
+                again=True,
             )
 
 

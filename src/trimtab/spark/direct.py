@@ -19,7 +19,7 @@ from trimtab.client.loads import LoadRefused
 from trimtab.loads.protocol import BeginRequest, CommitRequest
 from trimtab.loads.records import LoadRecord, LoadState
 from trimtab.rows import arrow_cells
-from trimtab.rows.keys import prefix_of
+from trimtab.rows.keys import TAIL, prefix_of
 from trimtab.rows.layout import RowLayout
 from trimtab.rows.sorted_rows import SortedRows
 from trimtab.spark import rejecting
@@ -104,8 +104,9 @@ def _write(cluster: Cluster, request: LoadRequest, record: LoadRecord, layout: R
 
 def largest_partition_bytes(layout: RowLayout, rows: SortedRows) -> int:
     """What the largest partition has of these rows; no less than that where all of them are few."""
-    if rows.size <= PARTITION_BYTES:
-        return rows.size
+    # With those that are merged away: of the others it would be a mean.
+    if (all_bytes := rows.rows.size + TAIL * len(rows.rows) + rows.values.size) <= PARTITION_BYTES:
+        return all_bytes
     sizes: dict[bytes, int] = {}
     for key, value in rows.pairs():
         prefix = prefix_of(layout, key)

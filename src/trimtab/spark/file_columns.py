@@ -279,7 +279,9 @@ def _suggested(
         header = None if options.header else list(options.columns)
         table = parse_csv(records, header, options)
         yield table.schema, lossy_numbers.long_in_csv(table, csv_texts(records, header, options))
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
+        raise NotNow(f"{file.path} can't be read: {_told(error)}") from error
+    except pa.ArrowException as error:
         raise LoadFailed(f"{file.path} is no {options.format} file that can be read: {_told(error)}") from error
 
 

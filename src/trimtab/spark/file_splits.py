@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 BOM = b"\xef\xbb\xbf"  # some write it before the first line
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}  # and what Arrow calls it
 _GLOB = re.compile(r"[*?\[{]")
-_WILD = re.compile(r"(\*)|(\?)|\[(!?)([^]/]+)\]|\{([^{}/]*,[^{}/]*)\}")
+_WILD = re.compile(r"(\*)|(\?)|\[([!^]?)([^]/]+)\]|\{([^{}/]*,[^{}/]*)\}")
 _NAMED = re.compile(r"[^=]+=")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -128,22 +128,25 @@ def find(paths: Sequence[str]) -> list[Found]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Paths that a pattern means, and what lies below: `*`, `?`, `[ab]`, `[!ab]`, `{one,other}`; or files called so."""
+    """What a pattern means (`*`, `?`, `[ab]`, `[!ab]`, `{one,other}`) or what is called so, and all that lies below."""
+    parts = (f"(?:{re.escape(part)}|{_meant(part)})" for part in path.split("/"))
+    return re.compile("/".join(parts) + "(/.*)?$")
+
+
+def _meant(part: str) -> str:
     wild, end = "", 0
-    for found in _WILD.finditer(path):
-        wild += re.escape(path[end : found.start()]) + _meant(found)
+    for found in _WILD.finditer(part):
+        wild += re.escape(part[end : found.start()])
         end = found.end()
-    return re.compile(f"({re.escape(path)}|{wild}{re.escape(path[end:])})(/.*)?$")
-
-
-def _meant(found: re.Match[str]) -> str:
-    star, mark, no, letters, others = found.groups()
-    if star or mark:
-        return "[^/]*" if star else "[^/]"
-    if letters:
-        ranges = re.escape(letters).replace(r"\-", "-")
-        return f"[{'^/' if no else ''}{ranges}]"
-    return f"(?:{'|'.join(map(re.escape, others.split(',')))})"
+        star, mark, no, letters, others = found.groups()
+        if star or mark:
+            wild += "[^/]*" if star else "[^/]"
+        elif letters:
+            ranges = re.escape(letters).replace(r"\-", "-")
+            wild += f"[{'^/' if no else ''}{ranges}]"
+        else:
+            wild += f"(?:{'|'.join(map(_meant, others.split(',')))})"
+    return wild + re.escape(part[end:])
 
 
 def _hidden(path: str, base: str) -> bool:

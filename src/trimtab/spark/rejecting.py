@@ -25,7 +25,7 @@ from typing import Any
 
 from trimtab.loads.records import LoadRecord, LoadState
 from trimtab.spark import shared_folders
-from trimtab.spark.load_plan import LoadFailed
+from trimtab.spark.load_plan import LoadFailed, NotNow
 
 FORGOTTEN_S = 7 * 86_400.0  # no load is open for so long without a row that it rejects
 MAX_SWEPT = 1000  # folders, of one beginning
@@ -99,7 +99,7 @@ def keep(path: str, load: str, names: Sequence[str]) -> list[str]:
             system.move(f"{_folder(base, load)}/{name}", target)
             kept.append(target)
     except OSError as error:
-        raise LoadFailed(f"rejected rows can't be kept in {path}, so nothing is loaded: {error}") from error
+        raise NotNow(f"rejected rows can't be kept in {path}, so nothing is loaded: {error}") from error
     return kept
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trimtab.bulk.client import BulkClient, BulkError
-from trimtab.spark.load_plan import HeldFile, LoadFailed
+from trimtab.spark.load_plan import HeldFile, NotNow
 from trimtab.spark.work_folder import WorkFolder
 
 STAGING = "staging"
@@ -35,7 +35,7 @@ def spread(
 ) -> list[HeldFile]:
     """These files with `target` among their holders. BulkError: it could not be reached, or no holder could.
 
-    LoadFailed: a file has no holder left. `replace`: the target may have them, but damaged.
+    NotNow: a file has no holder left. `replace`: the target may have them, but damaged.
     """
     opened: dict[str, BulkClient] = {}
 
@@ -76,7 +76,7 @@ def _carry(
         except BulkError as error:
             failures.append(str(error))
     else:
-        raise LoadFailed(
+        raise NotNow(
             f"{file.name} of tablet {file.tablet} is on no instance that can be asked for it: "
             f"{'; '.join(failures) or 'all its holders are gone'}; load again"
         )

@@ -4,7 +4,8 @@ Nothing waits for `heal-after` here: whether replicas are made anew is the plann
 that can't be had are told at once, with whom to start again. Who has no record is not taken to be down.
 
 A table is one line, however many of its tablets are concerned: those of which nobody answers a read, and those where
-fewer are up than a quorum. While a tablet moves, its sets are those of its stage.
+fewer are up than a quorum of all; what a level of one data centre lacks is not looked at. While a tablet moves, its
+sets are those of its stage.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class MovingView(msgspec.Struct, array_like=True, frozen=True):
     """The tablets under way at a glance; bytes and times only where the leader answers. `eta_s` < 0: not known.
 
     `upcoming` are tablets that the leader means to move next. `sentences` and `problems` are for operators; `still`
-    says why balancing begins nothing now. `unserved_tablets` can't be read or written, at QUORUM or at all.
+    says why balancing begins nothing now. `unserved_tablets` can't be read or written at all.
     """
 
     tablets: int = 0

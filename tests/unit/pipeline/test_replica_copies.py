@@ -76,8 +76,8 @@ class Cluster:
         return None
 
 
-def plan() -> ScanPlan:
-    holders = {each: Holder(each, f"i{each}", f"h{each}", "dc1") for each in (1, 2, 3)}
+def plan(known: tuple[int, ...] = (1, 2, 3)) -> ScanPlan:
+    holders = {each: Holder(each, f"i{each}", f"h{each}", "dc1") for each in known}
     table = tables.table(["int"])
     return ScanPlan(Connection("h1", 60.0), table, {}, ("p0",), ("p0",), 0, 0, Level.ALL, "dc1", holders)
 
@@ -103,6 +103,18 @@ def test_whose_rows_are_not_wanted_is_not_asked(tmp_path: Path, monkeypatch: pyt
     found = copied(cluster, monkeypatch, asked=(1, 3))
     assert sorted(found.by_holder) == sorted(found.begun) == cluster.copied == [1, 3]
     assert not found.silent
+
+
+def test_a_holder_that_left_the_cluster_is_told_and_the_others_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, reading=(1, 2))
+    known = plan((1, 2))
+    monkeypatch.setattr(replica_snapshots, "Instances", cluster)
+    instances: Any = cluster
+    with copies_of(known, PART, instances, 0, patience_s=0.0) as found:
+        assert sorted(found.by_holder) == [1, 2]
+        assert found.silent == {3: "it is not known to the cluster"}
 
 
 def test_a_tablet_that_others_hold_by_now_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,22 @@ def test_rows_of_which_a_partition_has_too_much_for_a_request_are_left_to_files(
     assert [each.partition(":")[0] for each in cluster.done] == ["aborted"] * 2
 
 
+def test_rows_that_are_merged_do_not_make_a_large_one_seem_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tables.table(["bigint"], ["int"], ["text"], ["text"])
+    monkeypatch.setattr(direct, "plan_of", lambda *_: plans.plan(table))
+    count = 20
+    rows = pa.table(
+        {
+            "p0": [1] * count,
+            "c0": pa.array(range(count), pa.int32()),
+            "s0": ["of all"] * count,
+            "v0": ["x" * 700_000] + ["small"] * (count - 1),
+        }
+    )
+    with pytest.raises(NotDirect):
+        write_directly(FakeCluster(table), LoadRequest(table.full_name, "b-d"), rows)  # type: ignore[arg-type]
+
+
 def test_a_collection_is_measured_by_what_its_elements_take_when_they_are_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

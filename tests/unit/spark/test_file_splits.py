@@ -168,7 +168,9 @@ def test_paths_may_hold_stars_and_must_hold_files(tmp_path: Path) -> None:
         ("[!ab].csv", "c"),
         ("[b-c].csv", "bc"),
         ("{a,c}.csv", "ac"),
+        ("[^ab].csv", "c"),
         ("?.{csv,tsv}", "abc"),
+        ("{[a]*,c*}.csv", "ac"),
         ("*.csv", "abc"),
     ],
 )
@@ -183,6 +185,14 @@ def test_a_file_may_be_called_like_a_pattern(tmp_path: Path) -> None:
     for name in ("[1].csv", "{x,y}.csv"):
         (tmp_path / name).write_text("id\n1\n")
         assert [Path(each.path).name for each in find([str(tmp_path / name)])[0].files] == [name]
+
+
+def test_a_directory_may_be_called_like_a_pattern(tmp_path: Path) -> None:
+    for name in ("d[1]", "d1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("id\n1\n")
+    (tmp_path / "d1" / "a.csv").unlink()
+    assert [Path(each.path).parent.name for each in find([f"{tmp_path}/d[1]/*.csv"])[0].files] == ["d[1]"]
 
 
 def test_a_pattern_that_means_nothing_is_told(tmp_path: Path) -> None:
