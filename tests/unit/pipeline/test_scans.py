@@ -30,7 +30,7 @@ def scan(level: Level, *offline: int) -> Scan:
         (Level.ALL, (), ""),
         (Level.QUORUM, (3,), ""),
         (Level.ONE, (2, 3, 5), ""),
-        (Level.ALL, (3,), "tablet 0 of shop.things can't be read: ALL needs 3 of 3 replicas, 2 can be read; i3 is not On"),
+        (Level.ALL, (3,), "tablet 0 of shop.things can't be read: ALL needs 3 of 3 replicas, 2 can be read; i3 is not"),
         (Level.LOCAL_QUORUM, (2, 3), "LOCAL_QUORUM needs 2 of 3 replicas in data centre dc1, 1 can be read; i2, i3 "),
         (Level.QUORUM, (5,), "tablet 1 of shop.things can't be read: QUORUM needs 2 of 2 replicas, 1 can be read; i5 "),
         (Level.ONE, (4, 5), "ONE needs 1 of 2 replicas, 0 can be read; i4, i5 are not Online"),
