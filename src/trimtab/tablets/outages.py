@@ -10,18 +10,17 @@ sets are those of its stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from trimtab.tablets.consistency import quorum_of
 from trimtab.tablets.selectors import Replicas, ReplicaSets, replica_sets
 from trimtab.tablets.view import TableView
+from trimtab.tablets.wording import count, names
 from trimtab.topology.grades import Grade
 from trimtab.topology.view import View
 
 # Who has caught up answers reads, and counts for writes (`node.serving`).
 _SERVES = (Grade.REPLICATED, Grade.SHARDING_INITIALIZED, Grade.ONLINE)
-_MAX_NAMED = 5
 
 
 class Outage(NamedTuple):
@@ -106,19 +105,6 @@ def _start(view: View, who: list[int], left: set[int], *, any_of_them: bool) -> 
     if len(to_start) < len(who):
         return f"start {names(view, to_start)} again"
     return f"start {'it' if len(who) == 1 else 'one of them' if any_of_them else 'them'} again"
-
-
-def names(view: View, raft_ids: Iterable[int]) -> str:
-    """The first few by name, and how many more."""
-    ids = sorted(raft_ids)
-    shown = [
-        view.instances[each].instance_id if each in view.instances else f"raft id {each}" for each in ids[:_MAX_NAMED]
-    ]
-    return ", ".join(shown) + (f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else "")
-
-
-def count(tablets: int) -> str:
-    return f"{tablets} tablet{'s' if tablets != 1 else ''}"
 
 
 def _be(raft_ids: list[int]) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from trimtab.tablets.departures import Problem, keepers, left_for_good, too_few
 from trimtab.tablets.domains import domain_of
-from trimtab.tablets.outages import count, names
 from trimtab.tablets.selectors import Replicas
 from trimtab.tablets.transitions import ADJUSTABLE, Cause, Proposal, TabletTransition, same
 from trimtab.tablets.view import Place, TableView
+from trimtab.tablets.wording import count, names
 from trimtab.topology.view import View
 
 _MAX_SHOWN = 3

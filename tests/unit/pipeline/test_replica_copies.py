@@ -6,43 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rocksdict
 from tests.unit.rows import tables
+from tests.unit.spark.copying_instances import CopyingInstances, schema_reply
 
 from trimtab.loads import protocol
-from trimtab.loads.protocol import SnapshotReply, SnapshotTablet
 from trimtab.net.errors import NotConnected, RpcError
 from trimtab.pipeline.replica_copies import Copies, copies_of
 from trimtab.rows import protocol as rows_protocol
 from trimtab.rows import repair_protocol
-from trimtab.rows.protocol import SchemaReply
 from trimtab.rows.repair_protocol import BeginReply
 from trimtab.spark import replica_snapshots
 from trimtab.spark.options import Connection
 from trimtab.spark.scan_plan import Holder, ScanFailed, ScanPart, ScanPlan
-from trimtab.storage.sst import table_options
 from trimtab.tablets.consistency import Level
-from trimtab.tablets.records import pack
 
 PART = ScanPart(0, ((bytes(8), b"\xff" * 32),), (1, 2, 3))
 
 
-class Cluster:
+class Cluster(CopyingInstances):
     """Three instances that hold one tablet; `reading` are those that answer for it, `down` say nothing."""
 
     def __init__(self, folder: Path, reading: tuple[int, ...] = (1, 2, 3), down: tuple[int, ...] = ()) -> None:
-        self.folder, self.reading, self.down = folder, reading, down
-        self.copied: list[int] = []
-        rocksdict.Rdict(str(folder / "t0"), table_options()).close()
-
-    def __call__(self, tls: object) -> Cluster:
-        return self
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+        super().__init__(folder, 1)
+        self.reading, self.down = reading, down
+        self.given: list[int] = []
 
     def ask(self, address: str, method: str, body: bytes, timeout_s: float, longer_s: float) -> bytes:
         return self.call(address, method, body, timeout_s)
@@ -56,24 +43,12 @@ class Cluster:
         if method == protocol.SNAPSHOT_RELEASE:
             return b""
         if method == rows_protocol.SCHEMA:
-            instances = {each: (f"i{each}", f"h{each}", "dc1", True) for each in (1, 2, 3, 4)}
-            read_from = {tables.table(["int"]).id: [pack([self.reading])]}
-            return rows_protocol.encode(SchemaReply(9, 9, b"", {}, instances, 1, {}, read_from))
+            return schema_reply(self.reading)
         request = protocol.decode_snapshot(body)
         if set(request.reading[0]) != set(self.reading):
             raise RpcError("moved", "others hold it")
-        self.copied.append(raft_id)
-        proof = self.folder / "snapshots" / request.name / "proof"
-        proof.parent.mkdir(parents=True)
-        proof.write_text("yes")
-        found = [SnapshotTablet(0, "t0", [("CURRENT", 16)])]
-        return protocol.encode(SnapshotReply(request.name, str(self.folder), "yes", found, [], "", b""))
-
-    def keep(self, name: str, address: str, method: str, body: bytes, every_s: float) -> None:
-        return None
-
-    def let_go(self, name: str) -> None:
-        return None
+        self.given.append(raft_id)
+        return self.copied(request, [])
 
 
 def plan(known: tuple[int, ...] = (1, 2, 3)) -> ScanPlan:
@@ -94,14 +69,14 @@ def test_those_who_answer_are_copied_though_another_replica_is_down(
 ) -> None:
     cluster = Cluster(tmp_path, down=(3,))
     found = copied(cluster, monkeypatch)
-    assert sorted(found.by_holder) == sorted(found.begun) == cluster.copied == [1, 2]
+    assert sorted(found.by_holder) == sorted(found.begun) == cluster.given == [1, 2]
     assert found.silent == {3: "nobody listens at h3"}
 
 
 def test_whose_rows_are_not_wanted_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(tmp_path)
     found = copied(cluster, monkeypatch, asked=(1, 3))
-    assert sorted(found.by_holder) == sorted(found.begun) == cluster.copied == [1, 3]
+    assert sorted(found.by_holder) == sorted(found.begun) == cluster.given == [1, 3]
     assert not found.silent
 
 
@@ -121,7 +96,7 @@ def test_a_tablet_that_others_hold_by_now_is_not_compared(tmp_path: Path, monkey
     cluster = Cluster(tmp_path, reading=(1, 2, 4))
     with pytest.raises(ScanFailed, match=r"tablet 0 of .* changes hands, or is being repaired; try later"):
         copied(cluster, monkeypatch)
-    assert not cluster.copied
+    assert not cluster.given
 
 
 def test_too_few_who_answer_are_told_with_what_the_others_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

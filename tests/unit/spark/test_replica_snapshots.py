@@ -8,73 +8,46 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rocksdict
 from tests.unit.rows import tables
+from tests.unit.spark.copying_instances import CopyingInstances, schema_reply
 
 from trimtab.loads import protocol
-from trimtab.loads.protocol import SnapshotReply, SnapshotTablet
+from trimtab.loads.protocol import SnapshotReply
 from trimtab.net.errors import NotConnected, RpcError
 from trimtab.rows import protocol as rows_protocol
-from trimtab.rows.protocol import SchemaReply
 from trimtab.spark import replica_snapshots
 from trimtab.spark.options import Connection
 from trimtab.spark.replica_snapshots import ReplicaSnapshots, same_disk
 from trimtab.spark.scan_plan import Holder, ScanFailed, ScanPart, ScanPlan, ScanStats
-from trimtab.storage.sst import table_options
 from trimtab.tablets.consistency import Level
-from trimtab.tablets.records import pack
 
 RANGE = ((bytes(8), b"\xff" * 32),)
 Answer = Callable[[str, list[int]], None]  # raises what the instance at this address refuses with
 
 
-class Cluster:
+class Cluster(CopyingInstances):
     """Instances that answer from one directory; `refuse` decides who does not."""
 
     def __init__(self, folder: Path, tablets: int, refuse: Answer) -> None:
-        self.folder = folder
+        super().__init__(folder, tablets)
         self.refuse = refuse
         self.asked: list[tuple[str, list[int]]] = []
-        self.kept: set[str] = set()
         self.given: set[str] = set()
         self.now: tuple[int, ...] = ()  # who answers reads of the first tablet by now
-        for tablet in range(tablets):
-            rocksdict.Rdict(str(folder / f"t{tablet}"), table_options()).close()
-
-    def __call__(self, tls: object) -> Cluster:
-        return self
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def call(self, address: str, method: str, body: bytes, timeout_s: float) -> bytes:
         if method == protocol.SNAPSHOT_RELEASE:
             self.given.discard(protocol.decode_release_snapshot(body).name)
             return b""
         if method == rows_protocol.SCHEMA:
-            instances = {each: (f"i{each}", f"h{each}", "dc1", True) for each in (1, 2, 3, 4)}
-            moved = {tables.table(["int"]).id: [pack([self.now])]}
-            return rows_protocol.encode(SchemaReply(9, 9, b"", {}, instances, 1, {}, moved))
+            return schema_reply(self.now)
         request = protocol.decode_snapshot(body)
         if self.now and request.reading and set(request.reading[0]) != set(self.now):
             raise RpcError("moved", "others hold it")
         self.asked.append((address, request.tablets))
         self.refuse(address, request.tablets)
         self.given.add(request.name)
-        proof = self.folder / "snapshots" / request.name / "proof"
-        proof.parent.mkdir(parents=True)
-        proof.write_text("yes")
-        found = [SnapshotTablet(each, f"t{each}", [("CURRENT", 16)]) for each in request.tablets]
-        return protocol.encode(SnapshotReply(request.name, str(self.folder), "yes", found, [999], "", b""))
-
-    def keep(self, name: str, address: str, method: str, body: bytes, every_s: float) -> None:
-        self.kept.add(name)
-
-    def let_go(self, name: str) -> None:
-        self.kept.discard(name)
+        return self.copied(request, [999])
 
 
 def plan(level: Level = Level.ONE, timeout_s: float = 0.5) -> ScanPlan:
