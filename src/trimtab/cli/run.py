@@ -1,7 +1,8 @@
 """`trimtab run`: one instance in the foreground, until it is told to stop.
 
 What is wrong with the command line is said here, with exit code 2, before anything is started. The rest runs under the
-supervisor, with what a node needs loaded before it is forked; FastAPI, which takes long, is loaded by the node.
+supervisor, with what a node needs loaded before it is forked; FastAPI, which takes long, is loaded while a new instance
+looks for others, else by the node.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -204,6 +206,7 @@ def _supervise(settings: Settings, data_dir: Path, log_settings: LogSettings, dr
         log=log,
         bulk=bulk if settings.bulk else None,
         driver=None if driver_idle_s is None else _driver(settings, log_settings, driver_idle_s),
+        load_ahead=partial(_load_door, settings),
     )
 
 
@@ -255,6 +258,12 @@ def _door_address(option: str, given: str, listen: str, step: int) -> str:
             f"--{option} off"
         )
     return format_address((host, port + step))
+
+
+def _load_door(settings: Settings) -> None:
+    """What the HTTP door needs, which takes half a second to load."""
+    if settings.http:
+        import trimtab.http.door  # noqa: F401
 
 
 def _doors(settings: Settings) -> list[Door]:

@@ -62,6 +62,11 @@ class DataDirectory:
             raise
         return directory
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no instance has lived here yet."""
+        return not (self.path / IDENTITY_FILE).exists()
+
     def drop_database(self) -> None:
         """Remove everything but who this instance is and whom it has met; durable when it returns."""
         self._check_ours()

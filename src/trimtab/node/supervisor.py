@@ -6,7 +6,9 @@ anything.
 What to do is decided in `supervision`; this is the doing: fork, wait, drop the database, forward signals, kill what
 does not end. It sleeps in one system call until a child speaks or ends, a signal comes, or a time is up; idle it does
 nothing at all. What a node needs is loaded by whoever calls it, before the first child is forked: the memory is shared,
-and whoever follows a child that ended begins without loading anything.
+and whoever follows a child that ended begins without loading anything. What only a member needs is loaded while the
+first child of a new instance looks for others: one that has joined gets tablets and requests at once, and would have to
+load it in competition with them.
 
 Document 002: "the only purpose of the parent process is to be able to reset the state of the child".
 """
@@ -60,10 +62,12 @@ def supervise(
     patience: Patience | None = None,
     bulk: BulkBody | None = None,
     driver: BulkBody | None = None,
+    load_ahead: Callable[[], None] = lambda: None,
 ) -> int:
     """Run `body` in a child until told to stop or until a child says that there is no use; the exit code.
 
     `bulk` runs in another child from the node's first Ready on, `driver` in a third while the node wants it.
+    `load_ahead` loads what members need, and is called while a new instance is none yet.
     """
     patience = patience or Patience()
     try:
@@ -72,7 +76,7 @@ def supervise(
         log.error(str(error))
         return 1
     try:
-        return Supervisor(directory, body, log, patience, bulk, driver).run()
+        return Supervisor(directory, body, log, patience, bulk, driver, load_ahead).run()
     finally:
         directory.release()
 
@@ -88,8 +92,10 @@ class Supervisor:
         patience: Patience,
         bulk: BulkBody | None,
         driver: BulkBody | None,
+        load_ahead: Callable[[], None],
     ) -> None:
         self._directory = directory
+        self._load_ahead: Callable[[], None] | None = load_ahead if directory.is_new else None
         self._body = body
         self._log = log
         self._supervision = Supervision(patience)
@@ -121,6 +127,7 @@ class Supervisor:
                 for key, _ in self._selector.select(self._patience_s()):
                     key.data()
                 self._do_what_is_due()
+                self._do_ahead()
             self._attending.end()
             self._driver.end()
         if self._exit.text:
@@ -185,6 +192,13 @@ class Supervisor:
             if self._child is not None:
                 self._log.warning("the node does not end; killing it", pid=self._child.pid)
                 self._child.signal(signal.SIGKILL)
+
+    def _do_ahead(self) -> None:
+        """Once, when the first child is at work."""
+        if self._load_ahead is not None and self._child is not None:
+            load, self._load_ahead = self._load_ahead, None
+            load()
+            gc.freeze()
 
     # The child
 

@@ -5,6 +5,9 @@ directory would be made, synced and thrown away again, which takes longer than t
 this. What a crash leaves of it is nothing (it has no write-ahead log), and whoever made it has to know its `first`
 pairs by other means. The first flush, or whatever else needs files, makes it a store like any other: its `first` keys
 come last, so that a directory without them is only half made, whatever else is in it.
+
+It may also be given a store that has files (`over`), a copy that came from elsewhere and in which its `first` pairs are
+to replace what the files say. Then only these, and what is written since, are in memory until the first flush.
 """
 
 from __future__ import annotations
@@ -45,6 +48,16 @@ class LateStore:
         self._making = disk.lock()
         self._made: Store | None = None
         self._in_files = False
+
+    @classmethod
+    def over(
+        cls, disk: Disk, store: Store, name: str, first: Mapping[bytes, bytes], on_files: Callable[[], None]
+    ) -> LateStore:
+        """On top of a store that is open. Whoever gives it has put the `first` pairs there, or newer ones."""
+        made = cls(disk, name, first, on_files)
+        made._store = made._made = store
+        made._table = Table()
+        return made
 
     @property
     def in_memory(self) -> bool:

@@ -56,6 +56,7 @@ HOT_WRITES = 128  # so many are folded for certain, however young they are
 _MAX_COUNTED = 4_096
 _MAX_VERSIONS = 1 << 20
 _MAX_HOT = 1024
+_RECORD_BYTES = 64  # about
 
 _u64 = struct.Struct(">Q")
 
@@ -219,9 +220,16 @@ class Replica:
 
     def replay(self, entries: Sequence[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         """Apply what the log holds of it at the positions `first` to `last`."""
+        before = self.adopted
         error = self._apply(entries, first, last, size_bytes)
         if error is None:
             self._marked(read_adopted(self.store, self.name))
+        if error is None and self.adopted < before:
+            # From before its files came, which have more loads than it had then.
+            batch = self.store.batch()
+            batch.put(*adopted_pair(before))
+            error = self._write(batch)
+            self._marked(before)
         return error
 
     def set_adopted(self, epoch: int, done: SyncDone) -> None:
@@ -294,7 +302,7 @@ class Replica:
         if self._write(batch) is not None:
             return False
         self.meta = changed
-        self._grew(64, self._log.applied_position)
+        self._grew(_RECORD_BYTES, self._log.applied_position)
         return True
 
     def hold(self) -> None:
@@ -516,11 +524,18 @@ class Replica:
         assert self._held is not None and not self.flushing, "what is synced has to wait for the other store"
         self.swapping = True
 
-    def end_swap(self, store: Store, meta: ReplicaMeta, position: int) -> None:
-        """This is its store from now on. All of it is in files; what is to be applied beyond `position` waits."""
+    def end_swap(self, store: Store, meta: ReplicaMeta, position: int, logged_from: int | None = None) -> None:
+        """This is its store from now on; what is to be applied beyond `position` waits.
+
+        All of it is in files, or what it has taken beyond `logged_from` is not, and the log is needed for that.
+        """
         self.swapping = False
         self.store, self.meta = store, meta
+        taken_bytes = self.unflushed_bytes
         self.recovered(position)
+        if logged_from is not None:
+            self.flushed_position = logged_from
+            self._grew(taken_bytes + _RECORD_BYTES, logged_from)
         self._flush_next()
 
     def close(self) -> None:

@@ -3,10 +3,13 @@
     tablets/<table id>/<tablet>.<generation>/     a replica's store
     quarantine/<table id>/<tablet>.<generation>-<incarnation>/     a damaged one, for whoever wants to look at it
     r <table u64> <tablet u32> <generation u32>   in the log's store: this replica has existed here; for which session,
-                                                  and for one that arrives in memory its position and record (\\0 …)
+                                                  and what it says of itself where its files don't: of one that arrives
+                                                  in memory (\\0 …), of one whose files are a copy (\\1 …)
 
 - One that arrives has no directory (`LateStore`) until it has taken much, or its copy is put in its place: the log has
   all its rows, and `r` its own record.
+- In a copy that was put in its place, the files say of their source what they should say of this replica. `r` has its
+  own record, and the log the rows that it has taken, until both come into files: with whatever else is flushed.
 - Any other takes writes only when its own record is in files: else a crash could leave a directory that does not know
   which entries of the log are its own. A directory without a record is half made, and made again.
 - A replica that is missing although it has existed here (`r`) lost its rows, whatever the reason: it begins empty and
@@ -29,18 +32,14 @@ from functools import partial
 from trimtab.node.replicas.replica import Replica, Surroundings
 from trimtab.node.replicas.replica_meta import (
     FORMAT,
-    META_KEY,
-    POSITION_KEY,
     ReplicaMeta,
     ReplicaState,
-    decode_meta,
-    encode_meta,
-    pack_position,
     read_meta,
     read_position,
     write_meta,
 )
 from trimtab.node.replicas.row_cache import CachedRows, RowCache
+from trimtab.node.replicas.unfiled import Unfiled, parse_record
 from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
 from trimtab.storage.late_store import LateStore
 from trimtab.storage.mutation_log import MutationLog
@@ -49,8 +48,6 @@ from trimtab.storage.port import Corrupt, Disk, Store
 TABLETS = "tablets"
 QUARANTINE = "quarantine"
 _RECORD = struct.Struct(">QII")
-_POSITION = struct.Struct(">Q")
-_LATE = b"\0"
 
 Place = tuple[int, int]  # table, tablet
 
@@ -118,7 +115,7 @@ class ReplicaFiles:
         complain: Callable[[str], None],
     ) -> None:
         self.recorded: dict[Name, str] = {}
-        self._late: dict[Name, tuple[ReplicaMeta, int]] = {}  # in memory: record, and position to begin with
+        self._unfiled: dict[Name, Unfiled] = {}
         self._disk = disk
         self._log = log
         self._around = around
@@ -132,17 +129,17 @@ class ReplicaFiles:
     async def found(self) -> list[Name]:
         """What there is: it lies on the disk, or was in memory. And the records are read."""
         for key, value in self._records.scan():
-            session, late, record = value.partition(_LATE)
-            self.recorded[Name.unpack(key)] = session.decode()
-            if late:
-                self._late[Name.unpack(key)] = _unpack_late(record)
-        names = set(self._late)
+            name = Name.unpack(key)
+            self.recorded[name], unfiled = parse_record(value)
+            if unfiled is not None:
+                self._unfiled[name] = unfiled
+        names = set(self._unfiled)
         for path in await off_loop(self._disk, lambda: self._disk.names(TABLETS + "/")):
-            name = Name.parse(path)
-            if name is None:
+            found = Name.parse(path)
+            if found is None:
                 self._complain(f"{path} is no replica of a tablet; it is left alone")
             else:
-                names.add(name)
+                names.add(found)
         return sorted(names)
 
     async def open(self, name: Name, beginning: Beginning, *, coming: int = 0) -> Replica:
@@ -150,10 +147,10 @@ class ReplicaFiles:
 
         `coming`: see Disk.open.
         """
-        late = name in self._late or beginning.state is ReplicaState.ARRIVING
-        if late and not await off_loop(self._disk, partial(self._disk.exists, name.path)):
-            meta, position = self._late.get(name) or await self._begin_late(name, beginning)
-            store: Store = self._late_store(name, meta, position)
+        unfiled = await self._in_memory(name, beginning)
+        if unfiled is not None:
+            store: Store = self._late_store(name, unfiled)
+            meta, position = unfiled.meta, unfiled.position
         else:
             async with self._opening:
                 store = await off_loop(self._disk, partial(self.open_again, name, coming=coming), unwanted=_close_store)
@@ -165,6 +162,21 @@ class ReplicaFiles:
         self._log.note_incarnation(meta.incarnation)
         rows = CachedRows(self._row_cache, name.table)
         return Replica(name.path, store, meta, position, self._log, self._around, self._loop.call_soon, rows)
+
+    async def _in_memory(self, name: Name, beginning: Beginning) -> Unfiled | None:
+        """What one says of itself that is in memory, or begins there; None: it has files, or is to have some."""
+        unfiled = self._unfiled.get(name)
+        if unfiled is None and beginning.state is not ReplicaState.ARRIVING:
+            return None
+        if await off_loop(self._disk, partial(self._disk.exists, name.path)):
+            return None
+        if unfiled is not None and unfiled.copied:
+            # The copy is gone. Whatever is made in its place must not be taken for it.
+            await self.record(name, self.recorded[name])
+            unfiled = None
+        if unfiled is None and beginning.state is ReplicaState.ARRIVING:
+            unfiled = await self._begin_late(name, beginning)
+        return unfiled
 
     async def _look_at(self, name: Name, store: Store, beginning: Beginning) -> tuple[ReplicaMeta, int]:
         """What a store says of itself, and how far it got."""
@@ -180,7 +192,7 @@ class ReplicaFiles:
             meta, position = await self._begin(name, store, Beginning(ReplicaState.REBUILDING, meta.session))
         else:
             position = read_position(store, name.path)
-            if name in self._late:
+            if name in self._unfiled:
                 await flushed(store)
         await self.record(name, meta.session)
         return meta, position
@@ -197,15 +209,14 @@ class ReplicaFiles:
         await flushed(store)
         return meta, position
 
-    async def _begin_late(self, name: Name, beginning: Beginning) -> tuple[ReplicaMeta, int]:
+    async def _begin_late(self, name: Name, beginning: Beginning) -> Unfiled:
         """The same for one in memory: what its files would say is in the log, beside the number that it is given."""
         meta = self._new_meta(name, beginning, self._log.next_incarnation())
-        position = self._log.applied_position
-        value = meta.session.encode() + _LATE + _POSITION.pack(position) + encode_meta(meta)
-        await recorded(self._records, name.record, value)
+        unfiled = Unfiled(meta, self._log.applied_position)
+        await recorded(self._records, name.record, unfiled.record)
         self.recorded[name] = meta.session
-        self._late[name] = meta, position
-        return meta, position
+        self._unfiled[name] = unfiled
+        return unfiled
 
     def _new_meta(self, name: Name, beginning: Beginning, incarnation: int) -> ReplicaMeta:
         state, before = beginning.state, self.recorded.get(name)
@@ -228,38 +239,47 @@ class ReplicaFiles:
 
     def open_again(self, name: Name, *, coming: int = 0) -> Store:
         """The store of a replica as it is without what was in memory only; the log has that. Blocking."""
-        if (late := self._late.get(name)) is not None and not self._disk.exists(name.path):
-            return self._late_store(name, *late)
+        unfiled = self._unfiled.get(name)
+        if unfiled is not None and not unfiled.copied and not self._disk.exists(name.path):
+            return self._late_store(name, unfiled)
         store = open_store(self._disk, name.path, coming=coming)
         try:
-            if late is not None and store.get(META_KEY) is None:
-                write_meta(store, *late)  # it was to come into files, and nothing of it did
+            if unfiled is not None and not unfiled.is_filed(store, name.path):
+                unfiled.put_into(store)
         except BaseException:
             store.close()
             raise
         return store
 
-    def _late_store(self, name: Name, meta: ReplicaMeta, position: int) -> LateStore:
-        first = {META_KEY: encode_meta(meta), POSITION_KEY: pack_position(position)}
-        return LateStore(self._disk, name.path, first, partial(self.has_files, name))
+    def _late_store(self, name: Name, unfiled: Unfiled) -> LateStore:
+        return LateStore(self._disk, name.path, unfiled.pairs, partial(self.has_files, name))
+
+    def note_copied(self, name: Name, unfiled: Unfiled) -> None:
+        """A copy takes the place of what it had in memory: durable in one step with whatever is noted next."""
+        self._records.put(name.record, unfiled.record, essential=True)
+
+    def copied(self, name: Name, store: Store, unfiled: Unfiled) -> Store:
+        """That is durable: the copy as it is used from now on."""
+        self._unfiled[name] = unfiled
+        return LateStore.over(self._disk, store, name.path, unfiled.pairs, partial(self.has_files, name))
 
     def has_files(self, name: Name) -> None:
         """From now on its directory says what it is. Whatever is synced later comes after this."""
-        if self._late.pop(name, None) is not None:
+        if self._unfiled.pop(name, None) is not None:
             self._records.put(name.record, self.recorded[name].encode(), essential=True)
 
     # The record
 
     async def record(self, name: Name, session: str = "") -> None:
         """Returns when it is durable that this replica has existed here."""
-        if self.recorded.get(name) != session or name in self._late:
+        if self.recorded.get(name) != session or name in self._unfiled:
             await recorded(self._records, name.record, session.encode())
             self.recorded[name] = session
-            self._late.pop(name, None)
+            self._unfiled.pop(name, None)
 
     def forget(self, name: Name) -> None:
         self.recorded.pop(name, None)
-        self._late.pop(name, None)
+        self._unfiled.pop(name, None)
         self._records.delete(name.record)
 
     # Away with it
@@ -293,13 +313,6 @@ def _parts(name: Name) -> tuple[int, int, int]:
 
 def open_store(disk: Disk, path: str, *, coming: int = 0) -> Store:
     return disk.open(path, wal=False, small=True, coming=coming)
-
-
-def _unpack_late(record: bytes) -> tuple[ReplicaMeta, int]:
-    """Corrupt: the log's store is damaged, which is for whoever opened it to bear."""
-    if len(record) < _POSITION.size:
-        raise Corrupt("the mutation log", "the record of a replica that arrives is cut off")
-    return decode_meta(record[_POSITION.size :], "the mutation log"), int(_POSITION.unpack_from(record)[0])
 
 
 def _close_store(store: Store) -> None:

@@ -7,13 +7,18 @@
 
     1  the copy is linked                           5  what the replica has taken meanwhile is put in, and its
     2  what is synced for the replica waits            own record, position and marker in place of the source's
-    3  x is durable                                 6  all of that is in files
-    4  old one, if there is one, aside; copy in     7  x is gone, durably; the copy is the replica
-       its place, and opened                        8  the old one is removed
+    3  x is durable                                 6  all of that is in files; or, where it was in memory before, the
+    4  old one, if there is one, aside; copy in        log's store has it (`unfiled`), and goes on to have the rows
+       its place, and opened                        7  x is gone, durably; the copy is the replica
+                                                    8  the old one is removed
 
 A start that finds x puts back what was there, a store or nothing: it holds, together with the log, everything that was
 acknowledged, and the copy is taken over once more. Without x whatever lies under `arriving/` is of no use any more, and
 is removed.
+
+A replica that was in memory, which is the usual case, need not be in files for the copy to become it: what it has taken
+is in the log, from where a start takes it again, and its record in the same step in which x goes. Of all that a move
+takes, to flush (and merge) a table of a few rows for each tablet was the longest part.
 
 The replica stays the incarnation that it was, so its entries of the log go on to count. What it has taken is little,
 as a rule; where it is much, most of it is put in before writes have to wait (`_pour`).
@@ -32,19 +37,8 @@ from trimtab.node.answering import Refused
 from trimtab.node.replicas.replaying import replay
 from trimtab.node.replicas.replica import Replica
 from trimtab.node.replicas.replica_files import Name, Place, ReplicaFiles, open_store
-from trimtab.node.replicas.replica_meta import (
-    ADOPTED_KEY,
-    FIRST_KEY,
-    META_KEY,
-    POSITION_KEY,
-    ReplicaMeta,
-    ReplicaState,
-    adopted_pair,
-    encode_meta,
-    pack_position,
-    read_meta,
-    read_position,
-)
+from trimtab.node.replicas.replica_meta import FIRST_KEY, ReplicaMeta, ReplicaState, read_meta, read_position
+from trimtab.node.replicas.unfiled import Unfiled
 from trimtab.node.replicas.waiting import flushed, off_loop, outcome, recorded
 from trimtab.storage.late_store import LateStore
 from trimtab.storage.mutation_log import MutationLog
@@ -155,7 +149,6 @@ class Swaps:
                     replica.release()
         finally:
             replica.pinned = None
-        self._files.has_files(name)
         # Only now, and by nobody else: as long as there is a record it is what a start goes back to.
         await self._remove(old_path(name))
 
@@ -195,6 +188,8 @@ class Swaps:
         position, adopted = replica.position, max(replica.adopted, epoch)
         old, began = replica.store, False
         in_memory = isinstance(old, LateStore) and old.in_memory
+        # All that it has taken is in the log, from here on.
+        logged_from = replica.needed_from if in_memory and poured is None else None
 
         def exchange() -> Store:
             nonlocal began
@@ -219,10 +214,19 @@ class Swaps:
             opened = await off_loop(self._disk, exchange, unwanted=_close)
             meta = _record_of(replica, opened, name)
             await self._put(opened, pairs)
-            self._sign(opened, meta, position, adopted)
-            await flushed(opened)
-            failpoints.hit("moves.adopt.swapped", self._name)
-            await self._forget(name)
+            Unfiled(meta, position, adopted).put_into(opened)
+            if logged_from is None:
+                await flushed(opened)
+                failpoints.hit("moves.adopt.swapped", self._name)
+                await self._forget(name)
+                self._files.has_files(name)
+                store = opened
+            else:
+                unfiled = Unfiled(meta, logged_from, adopted)
+                failpoints.hit("moves.adopt.swapped", self._name)
+                self._files.note_copied(name, unfiled)
+                await self._forget(name)
+                store = self._files.copied(name, opened, unfiled)
         except Exception as error:
             if not began:
                 replica.swapping = False
@@ -239,7 +243,7 @@ class Swaps:
                 text = f"the copy of {replica.title} can't be used: {error.where}: {error.what}"
                 raise Refused("damaged", text) from error
             raise
-        replica.end_swap(opened, meta, position)
+        replica.end_swap(store, meta, position, logged_from)
 
     def _logged(self, replica: Replica, after: int) -> Iterator[tuple[bytes, bytes] | None]:
         """What the replica has taken beyond a position; None now and then, where there is much of others between."""
@@ -261,18 +265,6 @@ class Swaps:
                 await asyncio.sleep(0)
         if len(batch):
             store.write(batch)
-
-    @staticmethod
-    def _sign(store: Store, meta: ReplicaMeta, position: int, adopted: int) -> None:
-        """In place of what the copied files say of their source."""
-        batch = store.batch()
-        batch.put(META_KEY, encode_meta(meta))
-        batch.put(POSITION_KEY, pack_position(position))
-        if adopted:
-            batch.put(*adopted_pair(adopted))
-        else:
-            batch.delete(ADOPTED_KEY)
-        store.write(batch)
 
     async def _undo(self, replica: Replica, name: Name, opened: Store | None, *, in_memory: bool) -> None:
         """Open the old store again, and bring it up to date with the log."""
