@@ -250,7 +250,7 @@ class BulkService:
         if record.replicas:
             proof = f"{self._instance.rng.getrandbits(128):032x}".encode()
             disk = self._instance.disk
-            await off_loop(disk, partial(disk.write_file, f"{ROOT}/{name}/{_PROOF}", proof))
+            await off_loop(disk, partial(disk.write_file, f"{ROOT}/{name}/{_PROOF}", proof, synced=False))
         return record, False
 
     async def _has_proof(self, name: str) -> bool:

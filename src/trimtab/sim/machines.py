@@ -91,8 +91,8 @@ class WatchedDisk(ModelDisk):
     on_identity: Callable[[Identity], None] = staticmethod(lambda _identity: None)
     on_taken_over: Callable[[str], None] = staticmethod(lambda _name: None)
 
-    def write_file(self, name: str, data: bytes) -> None:
-        super().write_file(name, data)
+    def write_file(self, name: str, data: bytes, *, synced: bool = True) -> None:
+        super().write_file(name, data, synced=synced)
         if name == identities.IDENTITY_FILE:
             self.on_identity(msgspec.json.decode(data, type=Identity))
 

@@ -183,9 +183,9 @@ class MovesWatch:
         assert isinstance(disk, WatchedDisk)
         remove, rename, taken = disk.remove, disk.rename, disk.on_taken_over
 
-        def removed(name: str) -> None:
+        def removed(name: str, *, synced: bool = True) -> None:
             self._removed(machine, name)
-            remove(name)
+            remove(name, synced=synced)
 
         def renamed(old: str, new: str) -> None:
             if old.startswith(_COPIES) and new.startswith("tablets/") and not old.endswith(_ASIDE):

@@ -202,8 +202,8 @@ class LateStore:
             self._store, self._table = made, Table()
         return self._store
 
-    def checkpoint(self, name: str) -> None:
-        self._now().checkpoint(name)
+    def checkpoint(self, name: str, *, synced: bool = True) -> None:
+        self._now().checkpoint(name, synced=synced)
 
     def ingest(self, names: Sequence[str]) -> None:
         self._now().ingest(names)

@@ -226,12 +226,12 @@ class ModelStore:
 
         self._disk.call_later(seconds, finish)
 
-    def checkpoint(self, name: str) -> None:
+    def checkpoint(self, name: str, *, synced: bool = True) -> None:
         if self._refusal is not None:
             raise self._refusal
         if self._full is not None:
             raise self._full
-        self._disk.add_checkpoint(name, self._contents.table)
+        self._disk.add_checkpoint(name, self._contents.table, synced=synced)
         # The real one flushes first, so making a checkpoint makes the store itself durable too.
         self._contents.make_durable(self._contents.written)
 
@@ -322,11 +322,17 @@ class ModelDisk:
         self._files: dict[str, bytes] = {}
         self._open: dict[str, ModelStore] = {}
         self._life = 0  # counts crashes; what was started in an earlier life never finishes
+        self._boots = 0
+        self._unsynced: set[str] = set()  # files and stores that do not outlive this boot
         self._failing_syncs = 0
 
     @property
     def reserve_bytes(self) -> int:
         return self._reserve_bytes
+
+    @property
+    def boot_id(self) -> str:
+        return str(self._boots)
 
     # Disk
 
@@ -378,7 +384,7 @@ class ModelDisk:
         for name in [name for name in names if name == old or name.startswith(old + "/")]:
             names[new + name[len(old) :]] = names.pop(name)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, synced: bool = True) -> None:
         check_name(name)
         self._refuse_open(name)
         for other in [other for other in self._stores if other == name or other.startswith(name + "/")]:
@@ -405,7 +411,7 @@ class ModelDisk:
         data = self.read_file(name)
         return None if data is None else (len(data), sum_of(data))
 
-    def write_file(self, name: str, data: bytes) -> None:
+    def write_file(self, name: str, data: bytes, *, synced: bool = True) -> None:
         check_name(name)
         check_bytes(data, "a file's contents")
         if name not in self._files and self.exists(name):
@@ -414,6 +420,7 @@ class ModelDisk:
         if len(data) > self.free_bytes():
             raise self.full_error(name)
         self._files[name] = data
+        self._note_unsynced(name, synced)
 
     def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         written = list(pairs)
@@ -495,6 +502,11 @@ class ModelDisk:
             if keep < pending and contents.wal and rng.random() < 0.5:
                 contents.torn_bytes = rng.randint(1, max(1, lost_bytes))
                 report.torn += 1
+        for name in sorted(self._unsynced):
+            self._stores.pop(name, None)
+            self._files.pop(name, None)
+        self._unsynced.clear()
+        self._boots += 1
         self._end_of_process("was open when the machine crashed")
         return report
 
@@ -542,12 +554,19 @@ class ModelDisk:
         except (ValueError, msgspec.DecodeError) as error:
             raise Corrupt(name, f"ingest: {error}") from error
 
-    def add_checkpoint(self, name: str, table: Table) -> None:
+    def add_checkpoint(self, name: str, table: Table, *, synced: bool) -> None:
         check_name(name)
         if self.exists(name):
             raise StorageError(f"can't make the checkpoint {name!r}: the name is taken")
         self._refuse_inside_store(name)
         self._stores[name] = _Contents(table.share())
+        self._note_unsynced(name, synced)
+
+    def _note_unsynced(self, name: str, synced: bool) -> None:
+        if synced:
+            self._unsynced.discard(name)
+        else:
+            self._unsynced.add(name)
 
     def _refuse_open(self, name: str) -> None:
         for other in self._open:

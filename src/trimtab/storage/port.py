@@ -129,8 +129,11 @@ class Store(Protocol):
         """Move everything written so far from memory into files, off the loop; then call done."""
         ...
 
-    def checkpoint(self, name: str) -> None:
-        """Make a new, closed, durable store `name` on the same disk, with the same contents (files are shared)."""
+    def checkpoint(self, name: str, *, synced: bool = True) -> None:
+        """Make a new, closed, durable store `name` on the same disk, with the same contents (files are shared).
+
+        Not `synced`: it is of no use once the disk's `boot_id` is another.
+        """
         ...
 
     def ingest(self, names: Sequence[str]) -> None:
@@ -200,8 +203,16 @@ class Disk(Protocol):
         """Durable when it returns. The store must be closed; `new` must not exist (a file replaces a file)."""
         ...
 
-    def remove(self, name: str) -> None:
-        """Remove a store, a directory of stores, or a file; nothing when there is none. Durable when it returns."""
+    @property
+    def boot_id(self) -> str:
+        """Another one after the machine has lost its power: what was not synced may be gone then, or half there."""
+        ...
+
+    def remove(self, name: str, *, synced: bool = True) -> None:
+        """Remove a store, a directory of stores, or a file; nothing when there is none.
+
+        Durable when it returns; not `synced`: it may be back when `boot_id` is another.
+        """
         ...
 
     def names(self, prefix: str = "") -> list[str]:
@@ -221,8 +232,8 @@ class Disk(Protocol):
         """
         ...
 
-    def write_file(self, name: str, data: bytes) -> None:
-        """Replace a small file atomically. Durable when it returns."""
+    def write_file(self, name: str, data: bytes, *, synced: bool = True) -> None:
+        """Replace a small file atomically. Durable when it returns; not `synced`: as long as `boot_id` is the same."""
         ...
 
     def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:

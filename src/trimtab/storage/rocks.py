@@ -46,6 +46,7 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONFIG = "rocksdict-config.json"
 
 
@@ -61,6 +62,7 @@ class RocksDisk:
         report: Report | None = None,
     ) -> None:
         self.path = Path(path).absolute()
+        self.boot_id = _boot_id()
         self.options = options or RocksOptions()
         self.off_loop = OffLoop(str(self.path))
         self._reserve_bytes = reserve_bytes
@@ -122,7 +124,7 @@ class RocksDisk:
         except OSError as error:
             raise explain(error, old, self, "rename") from error
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, synced: bool = True) -> None:
         path = self.path_of(name)
         self._refuse_open(name)
         if not path.exists():
@@ -133,8 +135,9 @@ class RocksDisk:
             # Another thread may remove it, or what it lies in, at the same time: gone is gone.
             with suppress(FileNotFoundError):
                 path.rename(doomed)
-            _sync_unless_gone(path.parent)
-            _sync_directory(self.path)
+            if synced:
+                _sync_unless_gone(path.parent)
+                _sync_directory(self.path)
             if doomed.exists():
                 _delete(doomed)
         except OSError as error:
@@ -185,20 +188,22 @@ class RocksDisk:
             raise explain(error, name, self, "read") from error
         return size, found.value
 
-    def write_file(self, name: str, data: bytes) -> None:
+    def write_file(self, name: str, data: bytes, *, synced: bool = True) -> None:
         check_bytes(data, "a file's contents")
         target = self.path_of(name)
         if target.is_dir():
             raise StorageError(f"can't write the file {name!r}: there is a store or directory of this name")
-        self._make_parent(name)
+        self._make_parent(name, synced=synced)
         temporary = self._unfinished_path()
         try:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if synced:
+                    os.fsync(file.fileno())
             temporary.rename(target)
-            _sync_directory(target.parent)
+            if synced:
+                _sync_directory(target.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
@@ -305,20 +310,22 @@ class RocksDisk:
                 size_bytes += log.stat().st_size
         return size_bytes
 
-    def adopt_checkpoint(self, name: str, create: Callable[[str], None]) -> None:
+    def adopt_checkpoint(self, name: str, create: Callable[[str], None], *, synced: bool) -> None:
         target = self.path_of(name)
         if target.exists():
             raise StorageError(f"can't make the checkpoint {name!r}: the name is taken")
-        self._make_parent(name)
+        self._make_parent(name, synced=synced)
         temporary = self._unfinished_path()
         try:
             create(str(temporary))
-            for path in temporary.iterdir():
-                if path.suffix != ".sst":  # tables were synced when they were written
-                    _sync_path(path)
-            _sync_directory(temporary)
+            if synced:
+                for path in temporary.iterdir():
+                    if path.suffix != ".sst":  # tables were synced when they were written
+                        _sync_path(path)
+                _sync_directory(temporary)
             temporary.rename(target)
-            _sync_directory(target.parent)
+            if synced:
+                _sync_directory(target.parent)
         except Exception as error:
             if temporary.exists():
                 _delete(temporary)
@@ -441,7 +448,7 @@ class RocksDisk:
             if other == name or other.startswith(name + "/"):
                 raise StorageError(f"{other!r} is open; close it first")
 
-    def _make_parent(self, name: str) -> None:
+    def _make_parent(self, name: str, *, synced: bool = True) -> None:
         directory = self.path
         # Whoever finds a directory that another thread has made finds it synced.
         with self._making_parents:
@@ -450,7 +457,8 @@ class RocksDisk:
                 if not directory.is_dir():
                     try:
                         directory.mkdir(exist_ok=True)  # the bulk child makes some of them too
-                        _sync_directory(directory.parent)
+                        if synced:
+                            _sync_directory(directory.parent)
                     except OSError as error:
                         raise explain(error, name, self, "create") from error
                 elif _is_store(directory):
@@ -462,6 +470,14 @@ class RocksDisk:
     def _sweep(self) -> None:
         for path in self.path.glob(".unfinished-*"):
             _delete(path)
+
+
+def _boot_id() -> str:
+    """Where the system does not tell, each life of the process is one."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return os.urandom(16).hex()
 
 
 def _allow_open_files() -> None:

@@ -259,11 +259,11 @@ class RocksStore:
 
         self._disk.off_loop.start(flush, finished)
 
-    def checkpoint(self, name: str) -> None:
+    def checkpoint(self, name: str, *, synced: bool = True) -> None:
         # May run on a thread of its own: the database must not be closed under it.
         with self._flushing:
             self._check_writable()
-            self._disk.adopt_checkpoint(name, self._checkpoint_into)
+            self._disk.adopt_checkpoint(name, self._checkpoint_into, synced=synced)
 
     def _checkpoint_into(self, path: str) -> None:
         if not self.wal:

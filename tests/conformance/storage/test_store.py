@@ -245,6 +245,27 @@ def test_a_checkpoint_and_its_origin_go_separate_ways(machine):
     asyncio.run(story())
 
 
+def test_what_need_not_be_synced_is_there_at_once_and_in_the_next_process_of_this_boot(machine):
+    async def story():
+        disk = machine.disk()
+        boot_id = disk.boot_id
+        store = disk.open("a", wal=False)
+        put(store, k=b"v")
+        store.checkpoint("snapshots/1/a", synced=False)
+        disk.write_file("snapshots/1/record", b"whose", synced=False)
+        store.close()
+        disk = machine.restart()
+        assert boot_id and disk.boot_id == boot_id
+        assert disk.read_file("snapshots/1/record") == b"whose"
+        copy = disk.open("snapshots/1/a", wal=False)
+        assert copy.get(b"k") == b"v"
+        copy.close()
+        disk.remove("snapshots/1", synced=False)
+        assert not disk.exists("snapshots/1/a") and not disk.exists("snapshots/1/record")
+
+    asyncio.run(story())
+
+
 def test_a_checkpoint_is_adopted_by_a_rename(machine):
     disk = machine.disk()
     store = disk.open("metastore", wal=False)

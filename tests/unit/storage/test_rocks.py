@@ -91,7 +91,7 @@ def test_a_directory_that_went_is_no_damage_of_what_was_to_be_put_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = RocksDisk(tmp_path / "data")
-    monkeypatch.setattr(disk, "_make_parent", lambda name: None)
+    monkeypatch.setattr(disk, "_make_parent", lambda name, **_how: None)
     disk.write_file("one", b"x")
     for work in (lambda: disk.write_file("staging/s/two", b"x"), lambda: disk.rename("one", "staging/s/one")):
         with pytest.raises(StorageError, match="No such file") as told:

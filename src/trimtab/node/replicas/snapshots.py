@@ -6,6 +6,9 @@
 A copy is taken of a flushed store, and nothing is applied to the replica meanwhile (what is synced waits for the few
 milliseconds), so it holds exactly what was applied up to its position. A snapshot whose lease ended is removed, at a
 start too; one that was only half made is removed at the start. Whoever reads a snapshot renews its lease.
+
+Nothing of it is synced: it outlives the process, but not the machine, and one of an earlier boot is removed likewise.
+Whoever wanted it takes another. To sync a few small files for each of many replicas took longer than to link them.
 """
 
 from __future__ import annotations
@@ -49,12 +52,13 @@ class Copied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
-    """`replicas` is empty while it is being made."""
+    """`replicas` is empty while it is being made. `boot_id`: see Disk."""
 
     name: str
     expires_ms: int
     replicas: tuple[Copied, ...] = ()
     complete: bool = False
+    boot_id: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -148,7 +152,7 @@ class ReplicaSnapshots:
             # Known before it has files, so that whatever a crash leaves is found and removed.
             await self._store(record)
             copies = await self._copy_all(name, replicas, through, refused)
-            record = SnapshotRecord(name, self._expiry(lease_ms), tuple(copies), True)
+            record = SnapshotRecord(name, self._expiry(lease_ms), tuple(copies), True, self._disk.boot_id)
             if copies or not replicas:
                 await self._store(record)
         except BaseException as error:
@@ -187,7 +191,7 @@ class ReplicaSnapshots:
             record = self._records.get(name)
             if record is None or (expired_alone and record.expires_ms > self._wall_ms()):
                 return
-            await off_loop(self._disk, partial(self._disk.remove, f"{ROOT}/{name}"))
+            await off_loop(self._disk, partial(self._disk.remove, f"{ROOT}/{name}", synced=False))
             self._records.pop(name, None)
 
     def _expiry(self, lease_ms: int) -> int:
@@ -227,8 +231,9 @@ class ReplicaSnapshots:
         path = f"{ROOT}/{name}/{replica.table}/{replica.tablet}.{replica.generation}"
         if not replica.readable or replica.held:
             raise Refused("not_ready", f"the replica of {replica.title} can't be copied now; try again")
-        # First, because it runs beside everything else; a copy of a store with much in memory does not.
-        await outcome(replica.flush)
+        if replica.unflushed:
+            # First, because it runs beside everything else; a copy of a store with much in memory does not.
+            await outcome(replica.flush)
         if replica.closed or replica.held:
             raise Refused("not_ready", f"the replica of {replica.title} can't be copied now; try again")
         if through_ms not in (None, replica.repaired_through_ms):
@@ -246,14 +251,14 @@ class ReplicaSnapshots:
                 replica.repaired_through_ms,
                 replica.forgot_us,
             )
-            await off_loop(self._disk, partial(replica.store.checkpoint, path))
+            await off_loop(self._disk, partial(replica.store.checkpoint, path, synced=False))
         finally:
             replica.release()
         return copied
 
     async def _store(self, record: SnapshotRecord) -> None:
         name = f"{ROOT}/{record.name}/record"
-        await off_loop(self._disk, partial(self._disk.write_file, name, _encode(record)))
+        await off_loop(self._disk, partial(self._disk.write_file, name, _encode(record), synced=False))
 
     # Sweeping
 
@@ -283,6 +288,6 @@ class ReplicaSnapshots:
                 record = _decode(data) if data is not None else None
             except msgspec.DecodeError:
                 record = None
-            if record is None or not record.complete or record.name != name:
+            if record is None or not record.complete or record.name != name or record.boot_id != self._disk.boot_id:
                 record = SnapshotRecord(name, 0)
             self._records[name] = record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from tests.unit.node.replicas.shelves import Life, model_disk, number_of, rows, until, written
@@ -186,6 +187,33 @@ def test_a_directory_that_a_crash_left_empty_is_swept_at_the_start(tmp_path):
         await until(lambda: disk.entries("snapshots") == [".hidden"])
         snapshots.stop()
         disk.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+def test_a_snapshot_outlives_its_process_but_not_the_machine(power):
+    """Nothing of it is synced: after the power was lost it may be half there, and look whole."""
+
+    async def story():
+        disk, clock = model_disk(), Clock()
+        life = await (await Life(disk, TWO).start()).ready()
+        replica = await life.replica(1, 0)
+        await written(replica, 1)
+        before = snapshots_of(disk, clock)
+        await before.take("kept", [replica], 60_000)
+        before.stop()
+        record = disk.read_file("snapshots/kept/record")
+        if power:
+            disk.crash(random.Random(1))
+            disk.write_file("snapshots/kept/record", record)  # of all its files the one that reached the disk
+        else:
+            disk.abandon()
+        after = snapshots_of(disk, clock)
+        await until(lambda: (after.get("kept") is None) == power and disk.exists("snapshots") != power)
+        if not power:
+            assert found_in(disk, "snapshots/kept/1/0.1")[0] == [1]
+        after.stop()
 
     asyncio.run(story())
 
