@@ -2,7 +2,9 @@
 
 A replica is flushed when it holds much, when all together hold too much (the one that holds most first), when it has
 held something for long, or when the log has grown and this one is what keeps it from being cut. So memory, the log and
-the time that replay takes are bounded, and a replica that is hardly ever written to does not pin the log.
+the time that replay takes are bounded, and a replica that is hardly ever written to does not pin the log. One whose
+files are a copy that has just come (`swapping`) is flushed when the moves of that moment are over: whoever copies it
+on would have to wait for that.
 
 The log is cut below what every replica has flushed. If flushing does not keep up, writers are refused until it does.
 """
@@ -31,6 +33,7 @@ class FlushBounds:
     replica_bytes: int = 8 << 20
     total_bytes: int = 24 << 20
     age_s: float = 60.0
+    copied_age_s: float = 4.0
     log_bytes: int = 48 << 20
     cut_bytes: int = 4 << 20
     cut_every_s: float = 30.0
@@ -123,12 +126,17 @@ class Flushing:
             return largest
         if self.unflushed_bytes - being_flushed >= bounds.total_bytes:
             return largest
-        oldest = min(able, key=lambda each: each.unflushed_since or 0.0)
-        if self._now() - (oldest.unflushed_since or 0.0) >= bounds.age_s:
-            return oldest
+        due = min(able, key=self._due_s)
+        if self._now() >= self._due_s(due):
+            return due
         if self._log.bytes >= bounds.log_bytes:
             return min(able, key=lambda each: each.flushed_position)
         return None
+
+    def _due_s(self, replica: Replica) -> float:
+        """When it has held something for long."""
+        age_s = self.bounds.copied_age_s if replica.has_copy else self.bounds.age_s
+        return (replica.unflushed_since or 0.0) + age_s
 
     def _flushed(self, replica: Replica, error: BaseException | None) -> None:
         if self._closed:

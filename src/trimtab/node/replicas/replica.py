@@ -123,6 +123,7 @@ class Replica:
         self.flushing = False
         self.closed = False
         self.swapping = False  # its store is being exchanged
+        self.has_copy = False  # its files are a copy, which does not yet say whose it is now
         self.was_away = False  # while its tablet moves here: it may lack what was written since it was made
         self.rests_until = 0.0  # it is not flushed of its own accord before
         self.not_made = 0  # how often it could not get files
@@ -492,6 +493,7 @@ class Replica:
                 return
             self.flushing = False
             if error is None and self._recoveries == recoveries:
+                self.has_copy = False
                 self.flushed_position = max(self.flushed_position, position)
                 self.unflushed_bytes -= size
                 self.unflushed_since = since if self.unflushed_bytes > 0 else None
@@ -533,6 +535,7 @@ class Replica:
         self.store, self.meta = store, meta
         taken_bytes = self.unflushed_bytes
         self.recovered(position)
+        self.has_copy = logged_from is not None
         if logged_from is not None:
             self.flushed_position = logged_from
             self._grew(taken_bytes + _RECORD_BYTES, logged_from)
