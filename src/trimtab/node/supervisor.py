@@ -197,7 +197,11 @@ class Supervisor:
         """Once, when the first child is at work."""
         if self._load_ahead is not None and self._child is not None:
             load, self._load_ahead = self._load_ahead, None
-            load()
+            try:
+                load()
+            except Exception as error:
+                # Whoever needs it loads it, and says what is wrong with it.
+                self._log.warning(f"what members need could not be loaded ahead: {error!r}")
             gc.freeze()
 
     # The child

@@ -65,7 +65,7 @@ def keep_memory() -> bool:
     except AttributeError:
         return False
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT_BYTES), (_TOP_PAD, _GROWN_BYTES))
-    taken = all([mallopt(what, value) == 1 for what, value in settings])
+    taken = all(done == 1 for done in [mallopt(what, value) for what, value in settings])
     if taken:
         os.environ.setdefault(_ARROW_POOL, "system")
     return taken

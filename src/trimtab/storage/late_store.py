@@ -32,13 +32,24 @@ class NotMade(StorageError):
 
 
 class LateStore:
-    """A Store. `on_files` is called, on the loop, when all of `first` is in files, or has been replaced there."""
+    """A Store. `on_files` is called, on the loop, when all of `first` is in files, or has been replaced there.
 
-    def __init__(self, disk: Disk, name: str, first: Mapping[bytes, bytes], on_files: Callable[[], None]) -> None:
+    `is_filed`: whether a store has them in files already, or newer ones. RocksDB flushes by itself at times.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        name: str,
+        first: Mapping[bytes, bytes],
+        on_files: Callable[[], None],
+        is_filed: Callable[[Store], bool] = lambda _store: False,
+    ) -> None:
         self.name = name
         self._disk = disk
         self._first = dict(first)
         self._on_files = on_files
+        self._is_filed = is_filed
         self._table = _table_of(self._first)
         self._store: Store | None = None  # in its place, from then on
         self._since: list[Operation] | None = None  # what is written while it is being made
@@ -51,10 +62,16 @@ class LateStore:
 
     @classmethod
     def over(
-        cls, disk: Disk, store: Store, name: str, first: Mapping[bytes, bytes], on_files: Callable[[], None]
+        cls,
+        store: Store,
+        disk: Disk,
+        name: str,
+        first: Mapping[bytes, bytes],
+        on_files: Callable[[], None],
+        is_filed: Callable[[Store], bool],
     ) -> LateStore:
         """On top of a store that is open. Whoever gives it has put the `first` pairs there, or newer ones."""
-        made = cls(disk, name, first, on_files)
+        made = cls(disk, name, first, on_files, is_filed)
         made._store = made._made = store
         made._table = Table()
         return made
@@ -222,7 +239,7 @@ class LateStore:
             self._table = _table_of(self._first)
             return
         self._store.reopen()
-        if not self._in_files:
+        if not self._in_files and not self._is_filed(self._store):
             self._store.write(_translated([*self._first.items()], self._store))
 
     # What it takes

@@ -450,7 +450,7 @@ class RocksDisk:
 
     def _make_parent(self, name: str, *, synced: bool = True) -> None:
         directory = self.path
-        # Whoever finds a directory that another thread has made finds it synced.
+        # Whoever finds a directory that another thread has made finds it synced, unless it is for what need not be.
         with self._making_parents:
             for part in name.split("/")[:-1]:
                 directory = directory / part

@@ -65,7 +65,10 @@ class Merging:
     def wait(self, replica: Replica) -> None:
         """It is held, and about to take files over that are not to be merged now."""
         self._since.setdefault(replica, self._loop.time())
-        if self._task is None and not self._stopped:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._since and self._task is None and not self._stopped:
             self._task = self._loop.create_task(self._run(), name="merging")
             self._task.add_done_callback(self._ended)
 
@@ -78,6 +81,9 @@ class Merging:
         self._task = None
         if (error := defect_of(task)) is not None:
             self._defect(error)
+        else:
+            # Somebody may have come after it had looked for the last time, and found it still there.
+            self._begin()
 
     async def _run(self) -> None:
         self._quiet_since = None

@@ -29,6 +29,7 @@ import msgspec
 
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.replica_meta import (
+    ADOPTED_KEY,
     FIRST_KEY,
     META_KEY,
     POSITION_KEY,
@@ -221,17 +222,18 @@ class Replica:
 
     def replay(self, entries: Sequence[Pairs], first: int, last: int, size_bytes: int) -> BaseException | None:
         """Apply what the log holds of it at the positions `first` to `last`."""
-        before = self.adopted
-        error = self._apply(entries, first, last, size_bytes)
+        error = self._apply([self._without_old_marks(pairs) for pairs in entries], first, last, size_bytes)
         if error is None:
             self._marked(read_adopted(self.store, self.name))
-        if error is None and self.adopted < before:
-            # From before its files came, which have more loads than it had then.
-            batch = self.store.batch()
-            batch.put(*adopted_pair(before))
-            error = self._write(batch)
-            self._marked(before)
         return error
+
+    def _without_old_marks(self, pairs: Pairs) -> Pairs:
+        """Those from before its files came are not put back: these have more loads than it had then."""
+        if ADOPTED_KEY not in pairs[::2]:
+            return pairs
+        _, mark = adopted_pair(self.adopted)
+        kept = [pair for pair in zip(pairs[::2], pairs[1::2], strict=True) if pair[0] != ADOPTED_KEY or pair[1] > mark]
+        return [part for pair in kept for part in pair]
 
     def set_adopted(self, epoch: int, done: SyncDone) -> None:
         """Say that it has all loads up to this epoch: `done(None)` when that is durable, never within this call."""
@@ -538,7 +540,8 @@ class Replica:
         self.has_copy = logged_from is not None
         if logged_from is not None:
             self.flushed_position = logged_from
-            self._grew(taken_bytes + _RECORD_BYTES, logged_from)
+            self.unflushed_bytes = taken_bytes + _RECORD_BYTES
+            self.unflushed_since = self._around.now()
         self._flush_next()
 
     def close(self) -> None:

@@ -133,7 +133,8 @@ class ReplicaFiles:
             self.recorded[name], unfiled = parse_record(value)
             if unfiled is not None:
                 self._unfiled[name] = unfiled
-        names = set(self._unfiled)
+        # One whose files are a copy has a directory; without that it was removed, and this is left of it.
+        names = {name for name, unfiled in self._unfiled.items() if not unfiled.copied}
         for path in await off_loop(self._disk, lambda: self._disk.names(TABLETS + "/")):
             found = Name.parse(path)
             if found is None:
@@ -189,7 +190,9 @@ class ReplicaFiles:
             meta, position = await self._begin(name, store, beginning)
         elif meta.log_id != self._log.id:
             self._story(f"{name.path} was written with another log; its rows are compared with other replicas'")
-            meta, position = await self._begin(name, store, Beginning(ReplicaState.REBUILDING, meta.session))
+            # For which session it came to be here is in `r`; what the files say of that may be of another instance.
+            session = self.recorded.get(name, meta.session)
+            meta, position = await self._begin(name, store, Beginning(ReplicaState.REBUILDING, session))
         else:
             position = read_position(store, name.path)
             if name in self._unfiled:
@@ -252,7 +255,8 @@ class ReplicaFiles:
         return store
 
     def _late_store(self, name: Name, unfiled: Unfiled) -> LateStore:
-        return LateStore(self._disk, name.path, unfiled.pairs, partial(self.has_files, name))
+        is_filed = partial(unfiled.is_filed, name=name.path)
+        return LateStore(self._disk, name.path, unfiled.pairs, partial(self.has_files, name), is_filed)
 
     def note_copied(self, name: Name, unfiled: Unfiled) -> None:
         """A copy takes the place of what it had in memory: durable in one step with whatever is noted next."""
@@ -261,7 +265,8 @@ class ReplicaFiles:
     def copied(self, name: Name, store: Store, unfiled: Unfiled) -> Store:
         """That is durable: the copy as it is used from now on."""
         self._unfiled[name] = unfiled
-        return LateStore.over(self._disk, store, name.path, unfiled.pairs, partial(self.has_files, name))
+        is_filed = partial(unfiled.is_filed, name=name.path)
+        return LateStore.over(store, self._disk, name.path, unfiled.pairs, partial(self.has_files, name), is_filed)
 
     def has_files(self, name: Name) -> None:
         """From now on its directory says what it is. Whatever is synced later comes after this."""
@@ -291,8 +296,10 @@ class ReplicaFiles:
             f"the replica of tablet {name.tablet} of table {name.table} is damaged: {error.where}: {error.what}; it is "
             f"put aside as {aside} and rebuilt from the other replicas"
         )
-        # Should this life end before the new one is made, the next one knows that rows are missing.
-        await self.record(name, self.recorded.get(name, ""))
+        # Should this life end before the new one is made, the next one knows that rows are missing. Of a copy it knows
+        # that as it is, and without `r` as it is its files would be taken for another's.
+        if (unfiled := self._unfiled.get(name)) is None or not unfiled.copied:
+            await self.record(name, self.recorded.get(name, ""))
         await off_loop(self._disk, partial(_put_aside, self._disk, name.path, aside))
 
     async def remove(self, name: Name, *, wholly: bool) -> None:

@@ -174,7 +174,8 @@ def code_of(reply: MovesReply) -> str:
 
 async def copied_store(disk: Disk, tablet: int, numbers: Iterable[int], **meta: Any) -> list[tuple[str, bytes]]:
     """The files of a replica elsewhere that holds these rows; `disk` is of the same kind as the target's."""
-    life = await (await Life(disk, {(TABLE, tablet): 1}).start()).ready()
+    # Another instance has another log.
+    life = await (await Life(disk, {(TABLE, tablet): 1}, seed=99).start()).ready()
     replica = await life.replica(TABLE, tablet)
     generation = meta.pop("generation", 1)
     replica.meta = replace(replica.meta, generation=generation, **meta)

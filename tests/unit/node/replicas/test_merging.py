@@ -100,6 +100,26 @@ def test_nothing_is_merged_while_a_load_is_open_and_soon_after_the_last_one(tmp_
     on_node(tmp_path, story)
 
 
+def test_one_that_comes_when_the_last_was_just_merged_is_merged_too(tmp_path: Path) -> None:
+    """Whoever merges has nothing left to do then, and is about to end: that was the last that anybody did."""
+
+    async def story(node: Node, one: Replica, other: Replica) -> None:
+        node.loading = False
+        merge = node.merging._merge
+
+        async def merged(replica: Replica) -> None:
+            await merge(replica)
+            if replica is one:
+                # In the turn in which it ends: after its last look, and before anybody has heard of its end.
+                asyncio.get_running_loop().call_soon(node.merging.wait, other)
+
+        node.merging._merge = merged  # type: ignore[method-assign]
+        node.merging.wait(one)
+        await until(lambda: not node.merging.put_off and node.merging._task is None, "both are merged")
+
+    on_node(tmp_path, story)
+
+
 def test_loads_that_never_end_put_it_off_for_a_while_only(tmp_path: Path) -> None:
     async def story(node: Node, one: Replica, _other: Replica) -> None:
         await node.load(one, 2 * TRIGGER)
