@@ -68,6 +68,18 @@ def bootstraps(data_dir: Path, phase: Phase, say: Say) -> int:
     return serves(data_dir, phase, say)
 
 
+def bootstraps_without_what_is_loaded_ahead(data_dir: Path, phase: Phase, say: Say) -> int:
+    return bootstraps(data_dir, phase, say)
+
+
+def load_ahead(data_dir: Path, story: str) -> None:
+    """Each time leaves a line with the pid in DIR/../ahead."""
+    with (data_dir.parent / "ahead").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if story == "bootstraps_without_what_is_loaded_ahead":
+        raise ImportError("there is no such module")
+
+
 def drops_what_is_not_its_own(data_dir: Path, _phase: Phase, say: Say) -> int:
     (data_dir / "instance.json").write_text(json.dumps({"instance_id": "another"}))
     say(Rebootstrap(Phase.JOIN, drop=True))
@@ -113,7 +125,14 @@ def main(data_dir: Path, story: str) -> int:
         return result
 
     log = PlainLog("i1", LogSettings("debug"))
-    code = supervise(data_dir, body, instance_id="i1", log=log, patience=PATIENCE.get(story))
+    code = supervise(
+        data_dir,
+        body,
+        instance_id="i1",
+        log=log,
+        patience=PATIENCE.get(story),
+        load_ahead=lambda: load_ahead(data_dir, story),
+    )
     forbidden = {"rocksdict", "uvloop", "msgspec", "structlog", "asyncio", "ctypes"} & set(sys.modules)
     assert not forbidden, f"the supervisor has loaded {forbidden}"
     return code

@@ -49,10 +49,10 @@ KILLS = (
 # Where the instance itself is in the middle of something, when it dies.
 DEATHS = (
     *(f"moves.{call}.{side}" for call in ("prepare", "adopt", "clean") for side in ("before", "after")),
-    *(f"moves.adopt.{place}" for place in ("verified", "linked", "recorded", "swapped")),
+    *(f"moves.adopt.{place}" for place in ("verified", "linked", "recorded", "swapped", "after")),
 )
 # A start removes links without a note as it does links with one; who is killed in cleanup has cleaned nothing yet.
-SOME_DEATHS = ("moves.adopt.recorded", "moves.adopt.swapped")
+SOME_DEATHS = ("moves.adopt.recorded", "moves.adopt.swapped", "moves.adopt.after")
 # Of those who ingest the rows of a merge.
 MERGE_DEATHS = ("moves.adopt.verified", "moves.adopt.swapped")
 

@@ -68,6 +68,23 @@ def test_a_crashed_child_is_started_again_later_each_time(supervised: Callable[[
         assert told in it.output()
 
 
+@pytest.mark.parametrize("story", ["bootstraps", "bootstraps_without_what_is_loaded_ahead"])
+def test_what_members_need_is_loaded_once_while_a_new_instance_is_none_yet(
+    supervised: Callable[[str], Supervised], story: str
+) -> None:
+    it = supervised(story)
+    it.until(lambda: "child can be told" in it.output())
+    ahead = it.data_dir.parent / "ahead"
+    assert ahead.read_text().split() == [str(it.process.pid)]
+    assert [phase for phase, _, _ in it.lives()] == ["discover", "boot"]
+    assert ("could not be loaded ahead" in it.output()) == (story != "bootstraps")
+    it.process.terminate()
+    assert it.ended() == 0
+    it.process = it.start("serves")
+    it.until(lambda: it.output().count("child can be told") == 2)
+    assert len(ahead.read_text().split()) == 1, "an instance that was here before serves at once"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_passes_the_word_on_and_ends_with_code_zero(
     supervised: Callable[[str], Supervised], number: signal.Signals
