@@ -377,7 +377,7 @@ BUGS = (
         _GUARD,
         "        return\n" + _GUARD,
         "moves",
-        seed=54,
+        seed=16,
     ),
     PlantedBug(
         "a copy cut over to before its checksums are compared",
@@ -385,7 +385,7 @@ BUGS = (
         "        if wrong:\n",
         "        if False:\n",
         "moves",
-        seed=3,
+        seed=20,
     ),
     PlantedBug(
         "replicas that leave cleaned without a barrier",
@@ -409,7 +409,7 @@ BUGS = (
         "        adjusted = _begun(proposal, session, kind, now_ms)\n",
         "        adjusted = msgspec.structs.replace(_begun(proposal, session, kind, now_ms), stage=current.stage)\n",
         "moves",
-        seed=0,
+        seed=1,
     ),
     PlantedBug(
         "what was planned stays planned when it is pending",
@@ -443,6 +443,14 @@ BUGS = (
         "    for move in (each for each in plan.moves if each.cause is not Cause.BALANCE):\n",
         "moves",
         seed=1,
+    ),
+    PlantedBug(
+        "a copy that is said to have rows which are only in memory",
+        "node/replicas/swapping.py",
+        "                unfiled = Unfiled(meta, logged_from, adopted)\n",
+        "                unfiled = Unfiled(meta, position, adopted)\n",
+        "moves",
+        seed=194,
     ),
     PlantedBug(
         "replicas dropped before others have been added",
