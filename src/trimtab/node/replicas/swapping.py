@@ -17,8 +17,8 @@ acknowledged, and the copy is taken over once more. Without x whatever lies unde
 is removed.
 
 A replica that was in memory, which is the usual case, need not be in files for the copy to become it: what it has taken
-is in the log, from where a start takes it again, and its record in the same step in which x goes. Of all that a move
-takes, to flush (and merge) a table of a few rows for each tablet was the longest part.
+is in the log, from where a start takes it again, and its record in the same step in which x goes. To flush, and then to
+merge, a table of a few rows made two files and some seven syncs for each tablet that moved.
 
 The replica stays the incarnation that it was, so its entries of the log go on to count. What it has taken is little,
 as a rule; where it is much, most of it is put in before writes have to wait (`_pour`).
