@@ -4,7 +4,6 @@ characters, int), in one session of Spark that is warm.
     ours                                                   beside                                             goal
     Parquet files -> table, RF 1 on one instance           Spark: the same files, sorted, to Parquet          1.0×
     DataFrame -> table, RF 1                               the same                                           1.5×
-    DataFrame -> table, Spark told that rows are narrow    the same                                           -
     Parquet files -> table, RF 3 on three instances        the same                                           3×
     table -> aggregate of all columns, at ONE              Parquet -> the same aggregate                      2.2×
     DataFrame, or files -> table, rows a second            DataFrame -> PostgreSQL by JDBC, -> Cassandra      10×
@@ -46,11 +45,6 @@ TABLETS = 8
 READS_PER_S = 300.0
 IDLE_S = 10.0
 COLUMNS = {"id": "bigint", "amount": "double", "name": "text", "count": "int"}
-# See docs/spark.md: it counts the rows that it hands over, and does not measure them.
-_NARROW = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-}
 _JDBC = {
     "by JDBC": ("", {}),
     "by JDBC, tuned": ("?reWriteBatchedInserts=true", {"batchsize": 10_000}),
@@ -163,16 +157,11 @@ def _ways(stage: Stage, cluster: TrimtabCluster) -> dict[str, Callable[[], Any]]
 
     peer = ",".join(cluster.endpoints())
 
-    def narrow() -> None:
-        with _settings(stage.spark, _NARROW):
-            stage.write(peer, "bench.frame")
-
     return {
         "Parquet files": lambda: load_files(
             stage.spark, [stage.input], "parquet", "bench.files", {"peer": peer}, overwrite=True
         ),
         "a DataFrame": lambda: stage.write(peer, "bench.frame"),
-        "a DataFrame of narrow rows": narrow,
     }
 
 
@@ -188,19 +177,6 @@ def _loads(stage: Stage, cluster: TrimtabCluster, replication: int, sorted_s: fl
         took_s = stage.timed(f"{what} to a table, {where}", _each_round(work))
         case = f"load {stage.rows:,} rows, {where}"
         stage.report.rows.append(Row(case, f"from {what}, s", took_s, "Spark, sorted to Parquet", sorted_s, "lower"))
-
-
-@contextmanager
-def _settings(spark: Any, values: dict[str, str]) -> Iterator[None]:
-    """Spark has these settings inside of the block."""
-    before = {name: spark.conf.get(name) for name in values}
-    try:
-        for name, value in values.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
 
 
 def _aggregate(frame: Any) -> tuple[Any, ...]:

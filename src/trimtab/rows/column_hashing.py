@@ -1,8 +1,8 @@
 """Murmur3 of many byte strings at once: bit for bit what `hashing` computes one by one.
 
 Strings of one length go through the rounds together, a few thousand at a time so that the words stay in a core's cache.
-Strings of many lengths are done length by length; a length that few of them have is not worth it, and those are done
-one by one.
+Strings of many lengths are done length by length. Where few have a length, or where they are long, calling the driver's
+C for each is faster: numpy takes its time for every 16 bytes of the length, however many strings there are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 _BLOCK_ROWS = 8192
-_FEW = 64  # strings of one length: below, calling numpy costs more than it saves
+_FEW = 40  # strings for each block that they are long, and for two more: below, C for each of them is faster
+_LONG_BYTES = 256  # from here on it is for any number of them
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK_BYTES = 16
 
@@ -31,7 +32,7 @@ def hashes(strings: Ragged) -> NDArray[np.int64]:
     """The Murmur3 of each."""
     import numpy as np
 
-    if strings.width is not None:
+    if strings.width is not None and _side_by_side(len(strings), strings.width):
         return _of_matrix(strings.matrix)
     found = np.empty(len(strings), dtype=np.int64)
     lengths = strings.lengths
@@ -41,15 +42,19 @@ def hashes(strings: Ragged) -> NDArray[np.int64]:
     one_by_one = []
     for length, start, stop in zip(distinct.tolist(), first.tolist(), ends, strict=True):
         places = order[start:stop]
-        if len(places) < _FEW:
-            one_by_one.append(places)
-        else:
+        if _side_by_side(len(places), length):
             found[places] = _of_matrix(strings.gather(strings.starts[places], length))
+        else:
+            one_by_one.append(places)
     if one_by_one:
         single = murmur3_of()
         for at in np.concatenate(one_by_one).tolist():
             found[at] = single(strings.bytes_at(at))
     return found
+
+
+def _side_by_side(count: int, width: int) -> bool:
+    return width < _LONG_BYTES and count >= _FEW * (width // _BLOCK_BYTES + 2)
 
 
 def tokens(partition_keys: Ragged) -> NDArray[np.int64]:

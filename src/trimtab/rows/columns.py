@@ -88,8 +88,10 @@ def _blocks(layout: RowLayout, table: Any) -> Iterator[Any]:
 
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    for block in table.to_batches(max_chunksize=BLOCK_ROWS):
-        yield from apart(layout, block)
+    for start in range(0, table.num_rows, BLOCK_ROWS):
+        # Put together where the table lies in small pieces, as Spark sends them: each block takes its time.
+        for block in table.slice(start, BLOCK_ROWS).combine_chunks().to_batches():
+            yield from apart(layout, block)
 
 
 def _check_names(layout: RowLayout, table: Any) -> frozenset[str]:

@@ -38,28 +38,28 @@ def chunks(batches: Iterable[Any], rows: int, size_bytes: int) -> Iterator[tuple
     held: list[Any] = []
     held_rows = held_bytes = 0
     for batch in batches:
-        for piece in _pieces(batch, rows, size_bytes):
-            if held and (held_rows + piece.num_rows > rows or held_bytes + _bytes(piece) > size_bytes):
+        for piece, piece_bytes in _pieces(batch, rows, size_bytes):
+            if held and (held_rows + piece.num_rows > rows or held_bytes + piece_bytes > size_bytes):
                 yield pa.Table.from_batches(held), True
                 held, held_rows, held_bytes = [], 0, 0
             held.append(piece)
             held_rows += piece.num_rows
-            held_bytes += _bytes(piece)
+            held_bytes += piece_bytes
     if held:
         yield pa.Table.from_batches(held), False
 
 
-def _pieces(batch: Any, rows: int, size_bytes: int) -> Iterator[Any]:
-    """A batch by itself may be larger than a chunk."""
-    if batch.num_rows:
-        some = max(1, min(rows, batch.num_rows * size_bytes // max(1, _bytes(batch))))
-        for start in range(0, batch.num_rows, some):
-            yield batch.slice(start, some)
-
-
-def _bytes(batch: Any) -> int:
-    found: int = batch.nbytes
-    return found
+def _pieces(batch: Any, rows: int, size_bytes: int) -> Iterator[tuple[Any, int]]:
+    """A batch, or parts of one that is by itself larger than a chunk, each with its bytes."""
+    count, whole_bytes = batch.num_rows, batch.nbytes
+    some = max(1, min(rows, count * size_bytes // max(1, whole_bytes)))
+    if some >= count:
+        if count:
+            yield batch, whole_bytes
+        return
+    for start in range(0, count, some):
+        piece = batch.slice(start, some)
+        yield piece, piece.nbytes
 
 
 def encode_chunk(layout: RowLayout, chunk: Any, plan: LoadPlan, *, trusted: bool = True) -> Encoded:

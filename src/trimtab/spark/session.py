@@ -34,11 +34,15 @@ if TYPE_CHECKING:
 PRIORITY = "spark.trimtab.priority"
 PRIORITY_VARIABLE = "TRIMTAB_SPARK_PRIORITY"
 ATTEMPTS = 4  # of a task: with plain `local[N]` Spark gives it one
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SOCKETS = "spark.python.unix.domain.socket.dir"
 _MAX_FOLDER_BYTES = 60  # the path of a socket has at most 107, and its own name takes some forty
 _sockets: tuple[int, WorkFolder] | None = None  # of which process, and where
 _STOP_S = 120.0  # on a busy machine the archive takes a while
 _GIB = 1 << 30
+_UNMEASURED = 2**31 - 1  # bytes of a batch: Spark counts its rows, and nothing else
+_FEW_ROWS, _MANY_ROWS = 512, 4096  # of a batch; fewer would be slow, more don't make it faster
+_WIDE_ROW_BYTES = 1 << 20
 _NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
 # PySpark prints what a wrong query raises a second time, as one line of JSON with all of Java's stack.
 _TOLD_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -172,7 +176,6 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = _written(cache / "spark" / "log4j2.properties", _LOG4J2)
         options = [f"-Dlog4j2.configurationFile=file:{quiet}", *archive(found, cache).options()]
-    java_options = "spark.driver.extraJavaOptions"
     if settings["spark.master"].startswith("local"):
         folder = _socket_folder()
         if len(folder.encode()) <= _MAX_FOLDER_BYTES:
@@ -180,8 +183,9 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
         else:
             # No socket could be bound there; ports do as well.
             settings["spark.python.unix.domain.socket.enabled"] = "false"
+    options += [given[_JAVA_OPTIONS] for given in (settings, conf) if given.get(_JAVA_OPTIONS)]
     settings |= conf
-    settings[java_options] = " ".join(filter(None, [*options, conf.get(java_options, "")]))
+    settings[_JAVA_OPTIONS] = " ".join(options)
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -226,16 +230,29 @@ def defaults(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "trimtab.spark.daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         **_NEEDED,
     }
     if master.startswith("local"):
         found |= {
+            _JAVA_OPTIONS: f"-XX:MaxDirectMemorySize={memory_bytes // 2}",
+            "spark.sql.execution.arrow.maxBytesPerBatch": str(_UNMEASURED),
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows(memory_bytes // 2, cores)),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * cores),
         }
     return found
+
+
+def batch_rows(memory_bytes: int, tasks: int) -> int:
+    """How many rows Java hands over to Python at once, in each of so many tasks on one machine.
+
+    Left to itself Spark measures all that it has gathered before every further row, which takes as long as everything
+    else that it does for a load. Where it counts them, so many of them must fit even if they are wide: thrice in Java,
+    whose buffers double while they grow, and as often in Python. A cluster's machines are not known here; there Spark
+    is left to itself.
+    """
+    return max(_FEW_ROWS, min(_MANY_ROWS, memory_bytes // tasks // 6 // _WIDE_ROW_BYTES))
 
 
 def _variables(home: Path, cache: Path, master: str) -> dict[str, str]:

@@ -13,10 +13,22 @@ from trimtab.rows.hashing import MAX_TOKEN, content_hash, token_of_bytes
 from trimtab.rows.ragged import fixed, from_list
 
 
-@pytest.mark.parametrize("width", range(50))
-def test_strings_of_one_length_hash_as_the_driver_hashes_each(width: int) -> None:
-    strings = fixed(np.random.default_rng(width).integers(0, 256, (130, width), dtype=np.uint8))
+@pytest.mark.parametrize("count", [1, 250])
+@pytest.mark.parametrize("width", [*range(50), 255, 256, 300])
+def test_strings_of_one_length_hash_as_the_driver_hashes_each(width: int, count: int) -> None:
+    strings = fixed(np.random.default_rng(width).integers(0, 256, (count, width), dtype=np.uint8))
     assert hashes(strings).tolist() == [murmur3(each) for each in strings.to_list()]
+
+
+@pytest.mark.parametrize(("count", "width"), [(10, 16), (3, 100_000), (5000, 300)])
+def test_few_strings_and_long_ones_are_not_hashed_in_rounds_of_sixteen_bytes(
+    monkeypatch: pytest.MonkeyPatch, count: int, width: int
+) -> None:
+    monkeypatch.setattr("trimtab.rows.column_hashing._of_matrix", None)
+    strings = np.random.default_rng(width).integers(0, 256, (count, width), dtype=np.uint8)
+    expected = [murmur3(each.tobytes()) for each in strings]
+    assert hashes(fixed(strings)).tolist() == expected
+    assert hashes(from_list([b"", *(each.tobytes() for each in strings)])).tolist() == [0, *expected]
 
 
 def test_more_strings_than_fit_a_block_hash_alike() -> None:
