@@ -55,6 +55,15 @@ def scanned(db: trimtab.Database, table: str) -> dict[int, str]:
     return {row["id"]: row["name"] for row in db.table(table).scan(columns=["id", "name"])}
 
 
+def test_rows_of_megabytes_are_written_and_read(spark: SparkSession, db: trimtab.Database, users: str) -> None:
+    wide = spark.range(0, 30, 1, 2).selectExpr("id", "repeat(concat('w', id), 1000000) name", "1.0D score", "1 level")
+    write(wide, users)
+    assert checksum(spark.read.format("trimtab").option("table", users).load()) == checksum(wide)
+    row = db.table(users).get(id=22)
+    assert row is not None
+    assert row["name"] == "w22" * 1_000_000
+
+
 def test_appending_is_upserting(spark: SparkSession, db: trimtab.Database, cluster: Cluster, users: str) -> None:
     put_rows(db.table(users), [{"id": 1, "name": "by hand", "level": 7}])
     write(frame(spark, 0, 500), users)

@@ -19,6 +19,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trimtab.spark import java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,8 +29,6 @@ _FAIR = {"spark.scheduler.mode": "FAIR"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK = "-XX:TieredStopAtLevel=1"
 _FEW_THREADS = "-XX:+UseSerialGC"
-# Where Java finds options besides those of its command. Two collectors it refuses.
-_ALSO_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 
 
 class Sessions:
@@ -125,5 +125,4 @@ def java_options(variables: Mapping[str, str]) -> list[str]:
     """For a Java that only says what is to be done; none where somebody has settings of Spark of their own."""
     if "SPARK_CONF_DIR" in variables:
         return []
-    chosen = any("GC" in variables.get(name, "") for name in _ALSO_OPTIONS)
-    return [_QUICK] if chosen else [_QUICK, _FEW_THREADS]
+    return [_QUICK] if java.collector_chosen(variables) else [_QUICK, _FEW_THREADS]

@@ -29,6 +29,8 @@ LOG_VARIABLE = "TRIMTAB_SPARK_LOG"  # a file for what Java and its workers say
 _PROBE_S = 20.0
 _MAJOR = re.compile(r"(?:1\.)?(\d+)")
 _LOW_PRIORITY = (("nice", "-n", "19"), ("ionice", "-c", "3"))
+# Where Java finds options besides those of its command.
+_ALSO_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 # Not where it leads a group: `setsid` would go on in another process then, and nobody would know which.
 _OWN_SESSION = (
     'if [ -w /proc/self/autogroup ] && [ -z "$TRIMTAB_OWN_SESSION" ]; then',
@@ -154,3 +156,8 @@ def _script(java: Java, low_priority: bool) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def collector_chosen(variables: Mapping[str, str], given: str = "") -> bool:
+    """Whether somebody has chosen a garbage collector, in these options or in a variable. Two of them Java refuses."""
+    return any("GC" in options for options in (given, *(variables.get(name, "") for name in _ALSO_OPTIONS)))
