@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # of its own to hand out.
 _SHARES = 16
 _PORTS = 22_000 // _SHARES // 10 * 10
+# Where Python is told to keep no compiled files, every process that a test starts compiles all of ours once more.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # And the lowest priority, which Spark would choose, would get nothing beside the others.
 os.environ.setdefault("TRIMTAB_SPARK_PRIORITY", "normal")
 # Sessions of tests are short and small: Java's better compiler would be at it for longer than they have use for what it
