@@ -1,5 +1,6 @@
 """What the pipeline does beside Spark itself and beside what people use today: 5 million rows of (bigint, double, 20
-characters, int), in one session of Spark that is warm.
+characters, int), in one session of Spark. Whatever is timed has been done once before, and that is not counted; of what
+goes to PostgreSQL and Cassandra a small part has been.
 
     ours                                                   beside                                             goal
     Parquet files -> table, RF 1 on one instance           Spark: the same files, sorted, to Parquet          1.0×
@@ -9,11 +10,9 @@ characters, int), in one session of Spark that is warm.
     DataFrame, or files -> table, rows a second            DataFrame -> PostgreSQL by JDBC, -> Cassandra      10×
     p99 of point reads at a fixed rate during a load       the same while nothing else happens                2×
 
-Loads end when their rows can be seen, and are durable on every replica then; Parquet files are not synced. The table of
-PostgreSQL has a primary key, as a table that is served needs one. It gets the same DataFrame twice: as Spark and the
-driver do it by themselves, and with all that makes it faster (the driver sends many rows as one statement, and more of
-them at a time). Ours are loaded once more before each of these and after it: they take a minute, and a machine that is
-shared is another one then.
+Loads end when their rows can be seen, and are durable on every replica then; Parquet files are not synced, and
+Cassandra syncs every ten seconds. The tables of PostgreSQL and Cassandra have a primary key, as a table that is served
+needs one (`served_tables`).
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from typing import Any
 import trimtab
 from benchmarks import processes
 from benchmarks.load import BenchmarkFailed
-from benchmarks.peers import HOW, POSTGRES, Peers
-from benchmarks.postgres_server import PostgresServer
+from benchmarks.peers import Peers
 from benchmarks.report import Options, Report, Row, describe_machine
+from benchmarks.served_tables import beside_cassandra, beside_postgres, seconds
 from benchmarks.trimtab_cluster import TrimtabCluster
 
 ROWS = 5_000_000
@@ -45,10 +44,6 @@ TABLETS = 8
 READS_PER_S = 300.0
 IDLE_S = 10.0
 COLUMNS = {"id": "bigint", "amount": "double", "name": "text", "count": "int"}
-_JDBC = {
-    "by JDBC": ("", {}),
-    "by JDBC, tuned": ("?reWriteBatchedInserts=true", {"batchsize": 10_000}),
-}
 _SETTLE_S = 60.0
 
 
@@ -69,13 +64,15 @@ class Stage:
     def frame(self) -> Any:
         return self.spark.read.parquet(self.input)
 
-    def timed(self, what: str, work: Callable[[int], Any]) -> float:
+    def warm_up(self, what: str, work: Callable[[], Any]) -> None:
+        self.say(f"{what}: {seconds(work):.2f} s (warming up)")
+
+    def timed(self, what: str, work: Callable[[], Any]) -> float:
         """Seconds, the median of all rounds."""
+        self.warm_up(what, work)
         took = []
         for number in range(self.options.rounds):
-            started = time.perf_counter()
-            work(number)
-            took.append(time.perf_counter() - started)
+            took.append(seconds(work))
             self.say(f"{what}: {took[-1]:.2f} s, {self.rows / took[-1] / 1e6:.2f} Mrow/s (round {number + 1})")
         return statistics.median(took)
 
@@ -95,16 +92,17 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
         say(f"making {stage.rows:,} rows")
         _make_input(options.folder / "input", stage.rows)
         spark.range(1000).mapInArrow(lambda batches: batches, "id long").count()
-        sorted_s = stage.timed("Spark, sorted to Parquet", lambda number: _sorted_parquet(stage, number))
+        sorted_s = stage.timed("Spark, sorted to Parquet", lambda: _sorted_parquet(stage))
         with _cluster(options.folder / "one", 1) as cluster:
             _loads(stage, cluster, 1, sorted_s)
             _scan(stage, cluster)
             _reads_during_a_load(stage, cluster)
             _footprint(stage, cluster, options.folder / "one")
-            _postgres(stage, peers, driver, _ways(stage, cluster))
+            ways = _ways(stage, cluster)
+            beside_postgres(stage, peers, driver, ways, lambda: _settle(cluster))
+            beside_cassandra(stage, peers, ways, lambda: _settle(cluster))
         with _cluster(options.folder / "three", 3) as cluster:
             _loads(stage, cluster, 3, sorted_s)
-        report.missing["cassandra"] = "neither its server nor Spark's connector is in Debian or on PyPI"
     finally:
         stop(spark)
     report.notes.append("ours ÷ peer: of seconds a low ratio is good, of rows a second a high one")
@@ -145,8 +143,8 @@ def _make_input(folder: Path, rows: int) -> None:
         pq.write_table(table, folder / f"{number}.parquet")
 
 
-def _sorted_parquet(stage: Stage, number: int) -> None:
-    target = stage.options.folder / f"sorted-{number}"
+def _sorted_parquet(stage: Stage) -> None:
+    target = stage.options.folder / "sorted"
     stage.frame().repartition(TABLETS, "id").sortWithinPartitions("id").write.parquet(str(target))
     shutil.rmtree(target)
 
@@ -174,7 +172,7 @@ def _loads(stage: Stage, cluster: TrimtabCluster, replication: int, sorted_s: fl
     where = f"RF {replication} on {replication} instance{'s' if replication > 1 else ''}"
     ways = _ways(stage, cluster)
     for what, work in ways.items() if replication == 1 else list(ways.items())[:1]:
-        took_s = stage.timed(f"{what} to a table, {where}", _each_round(work))
+        took_s = stage.timed(f"{what} to a table, {where}", work)
         case = f"load {stage.rows:,} rows, {where}"
         stage.report.rows.append(Row(case, f"from {what}, s", took_s, "Spark, sorted to Parquet", sorted_s, "lower"))
 
@@ -191,8 +189,8 @@ def _scan(stage: Stage, cluster: TrimtabCluster) -> None:
     _settle(cluster)
     table = stage.spark.read.format("trimtab").options(peer=peer, table="bench.files", consistency="ONE")
     found: list[Any] = []
-    ours_s = stage.timed("scan at ONE", lambda _: found.append(_aggregate(table.load())))
-    parquet_s = stage.timed("scan of Parquet", lambda _: found.append(_aggregate(stage.frame())))
+    ours_s = stage.timed("scan at ONE", lambda: found.append(_aggregate(table.load())))
+    parquet_s = stage.timed("scan of Parquet", lambda: found.append(_aggregate(stage.frame())))
     if len(set(found)) != 1:
         raise BenchmarkFailed(f"the table does not hold what the files do: {set(found)}")
     stage.report.rows.append(
@@ -272,53 +270,3 @@ def _sizes(folder: Path, ending: str = "") -> list[int]:
                 if name.endswith(ending):
                     found.append((Path(place) / name).stat().st_size)
     return found
-
-
-def _postgres(stage: Stage, peers: Peers, driver: Path | None, ways: dict[str, Callable[[], Any]]) -> None:
-    if peers.binary(POSTGRES) is None or driver is None:
-        stage.report.missing["postgresql"] = f"its server or its JDBC driver is not here; {HOW}"
-        return
-    server = PostgresServer(peers, stage.options.folder)
-    server.start()
-    try:
-        ours_s = {what: [_seconds(work)] for what, work in ways.items()}
-        for how, (parameters, options) in _JDBC.items():
-            url = f"jdbc:postgresql://{server.endpoints()[0]}/postgres{parameters}"
-            _create_served(stage, url)
-            writer = stage.frame().write.format("jdbc").options(url=url, dbtable="bench", user="bench", **options)
-            theirs_s = _seconds(writer.option("driver", "org.postgresql.Driver").mode("append").save)
-            stage.say(f"DataFrame to PostgreSQL {how}: {theirs_s:.2f} s, {stage.rows / theirs_s:,.0f} rows/s")
-            peer = f"PostgreSQL {peers.version(POSTGRES)} {how}, with a primary key"
-            for what, work in ways.items():
-                ours_s[what].append(_seconds(work))
-                before_s, after_s = ours_s[what][-2:]
-                stage.say(f"{what} to a table: {before_s:.2f} s before that, {after_s:.2f} s after it")
-                rows_s = 2 * stage.rows / (before_s + after_s)
-                stage.report.rows.append(
-                    Row("to a served table", f"{what}, rows/s", rows_s, peer, stage.rows / theirs_s)
-                )
-    finally:
-        server.stop()
-
-
-def _each_round(work: Callable[[], Any]) -> Callable[[int], Any]:
-    return lambda _number: work()
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def _create_served(stage: Stage, url: str) -> None:
-    """Empty, and with a key to find rows by, as ours has one: Spark would make a table without."""
-    connection = stage.spark._jvm.java.sql.DriverManager.getConnection(url, "bench", "")
-    try:
-        columns = "id bigint primary key, amount double precision, name text, count integer"
-        statement = connection.createStatement()
-        statement.execute("drop table if exists bench")
-        statement.execute(f"create table bench ({columns})")
-        statement.close()
-    finally:
-        connection.close()
