@@ -1,8 +1,8 @@
 """Writes Parquet files to Cassandra by its connector. It runs in the peers' environment, and imports nothing of ours.
 
-Its one argument is JSON: `input` (a file or a folder), `jars`, `port`, `cores`, `folder` for Spark's own files, `options` of the
-connector, and `warm_rows`, which are written to the table `warm` before all are written to `loaded`. It prints JSON:
-how many seconds each of both took.
+Its one argument is JSON: `input` (a file or a folder), `jars`, `port`, `cores`, `folder` for Spark's own files,
+`options` of the connector, and `warm_rows`, which are written to the table `warm` before all are written to `loaded`.
+It prints JSON: how many seconds each of both took.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def beside_cassandra(
         return
 
     source = min(Path(stage.input).iterdir())
-    rows = pq.read_metadata(source).num_rows
+    rows: int = pq.read_metadata(source).num_rows
 
     def by_connector(how: str) -> float:
         folder = stage.options.folder / how.replace(" ", "-").replace(",", "")

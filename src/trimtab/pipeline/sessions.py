@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _FAIR = {"spark.scheduler.mode": "FAIR"}
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK = "-XX:TieredStopAtLevel=1"
 _FEW_THREADS = "-XX:+UseSerialGC"
 
@@ -38,8 +37,8 @@ class Sessions:
         self._peers = list(peers)
         self._master = master
         self._conf = _FAIR | conf
-        if options := [*java_options(os.environ), *filter(None, [conf.get(_JAVA_OPTIONS)])]:
-            self._conf[_JAVA_OPTIONS] = " ".join(options)
+        if options := [*java_options(os.environ, conf), *filter(None, [conf.get(java.OPTIONS)])]:
+            self._conf[java.OPTIONS] = " ".join(options)
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._closed = False
@@ -121,8 +120,8 @@ def _stopped(session: SparkSession) -> bool:
         return True  # its Java does not answer
 
 
-def java_options(variables: Mapping[str, str]) -> list[str]:
+def java_options(variables: Mapping[str, str], conf: Mapping[str, str]) -> list[str]:
     """For a Java that only says what is to be done; none where somebody has settings of Spark of their own."""
     if "SPARK_CONF_DIR" in variables:
         return []
-    return [_QUICK] if java.collector_chosen(variables) else [_QUICK, _FEW_THREADS]
+    return [_QUICK] if java.chooses_collector(java.options_given(variables, conf)) else [_QUICK, _FEW_THREADS]

@@ -1,13 +1,14 @@
 """Murmur3 of many byte strings at once: bit for bit what `hashing` computes one by one.
 
 Strings of one length go through the rounds together, a few thousand at a time so that the words stay in a core's cache.
-Strings of many lengths are done length by length. Where few have a length, or where they are long, calling the driver's
-C for each is faster: numpy takes its time for every 16 bytes of the length, however many strings there are.
+Strings of many lengths are done length by length. Where few have a length, or where they are long, the driver's C is
+faster, one by one: numpy takes its time for every 16 bytes of the length, however many strings there are.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from trimtab.rows.hashing import MAX_TOKEN, MIN_TOKEN, murmur3_of
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 _BLOCK_ROWS = 8192
-_FEW = 40  # strings for each block that they are long, and for two more: below, C for each of them is faster
-_LONG_BYTES = 256  # from here on it is for any number of them
+_FEW = 15  # strings, times the square of their blocks and two more: below, one by one is faster
+_LONG_BYTES = 400  # from here on it always is
+_PIECE_BYTES = 1 << 20  # are taken apart at a time
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK_BYTES = 16
 
@@ -32,29 +34,40 @@ def hashes(strings: Ragged) -> NDArray[np.int64]:
     """The Murmur3 of each."""
     import numpy as np
 
-    if strings.width is not None and _side_by_side(len(strings), strings.width):
-        return _of_matrix(strings.matrix)
+    if strings.width is not None:
+        return _of_matrix(strings.matrix) if _side_by_side(len(strings), strings.width) else _one_by_one(strings)
     found = np.empty(len(strings), dtype=np.int64)
     lengths = strings.lengths
     order = np.argsort(lengths, kind="stable")
     distinct, first = np.unique(lengths[order], return_index=True)
     ends = [*first[1:].tolist(), len(order)]
-    one_by_one = []
+    left = []
     for length, start, stop in zip(distinct.tolist(), first.tolist(), ends, strict=True):
         places = order[start:stop]
         if _side_by_side(len(places), length):
             found[places] = _of_matrix(strings.gather(strings.starts[places], length))
         else:
-            one_by_one.append(places)
-    if one_by_one:
-        single = murmur3_of()
-        for at in np.concatenate(one_by_one).tolist():
-            found[at] = single(strings.bytes_at(at))
+            left.append(places)
+    if len(left) == len(distinct):
+        return _one_by_one(strings)
+    if left:
+        places = np.sort(np.concatenate(left))
+        found[places] = _one_by_one(strings.take(places))
     return found
 
 
 def _side_by_side(count: int, width: int) -> bool:
-    return width < _LONG_BYTES and count >= _FEW * (width // _BLOCK_BYTES + 2)
+    return width < _LONG_BYTES and count >= _FEW * (width // _BLOCK_BYTES + 2) ** 2
+
+
+def _one_by_one(strings: Ragged) -> NDArray[np.int64]:
+    import numpy as np
+
+    single = murmur3_of()
+    together = max(1, _PIECE_BYTES * len(strings) // max(1, strings.size))
+    return np.fromiter(
+        chain.from_iterable(map(single, part) for part in strings.lists(together)), np.int64, len(strings)
+    )
 
 
 def tokens(partition_keys: Ragged) -> NDArray[np.int64]:

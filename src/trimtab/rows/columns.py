@@ -13,6 +13,7 @@ columns, as partitions without rows are read, is written as its partition's stat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trimtab.catalog.schema import ColumnKind
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Sorted = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 BLOCK_ROWS = 32_768  # encoded together: what they need fits a core's cache
+_BLOCK_BYTES = 32 << 20  # of wide rows, fewer
 _LAST_SECOND = (1 << 32) - 1
 
 
@@ -88,9 +90,14 @@ def _blocks(layout: RowLayout, table: Any) -> Iterator[Any]:
 
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    for start in range(0, table.num_rows, BLOCK_ROWS):
-        # Put together where the table lies in small pieces, as Spark sends them: each block takes its time.
-        for block in table.slice(start, BLOCK_ROWS).combine_chunks().to_batches():
+    rows = max(1, min(BLOCK_ROWS, _BLOCK_BYTES * table.num_rows // max(1, table.nbytes)))
+    for start in range(0, table.num_rows, rows):
+        part = table.slice(start, rows)
+        # Put together where the table lies in small pieces, as Spark sends them: each block takes its time. What can't
+        # be (dictionaries that are too different) stays as it is.
+        with suppress(pa.ArrowInvalid):
+            part = part.combine_chunks()
+        for block in part.to_batches():
             yield from apart(layout, block)
 
 

@@ -226,7 +226,7 @@ def copy_columns(source: Octets, target: Octets) -> None:
     """Copy some columns of bytes between matrices; a source of one row goes to every row."""
     width = target.shape[1]
     if width:
-        # As one item a row: numpy takes twice as long for the same bytes as bytes.
+        # As one item a row: numpy takes longer for the same bytes one by one, or in pieces.
         target.view(f"V{width}")[...] = source.view(f"V{width}")
 
 

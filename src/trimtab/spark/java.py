@@ -29,8 +29,10 @@ LOG_VARIABLE = "TRIMTAB_SPARK_LOG"  # a file for what Java and its workers say
 _PROBE_S = 20.0
 _MAJOR = re.compile(r"(?:1\.)?(\d+)")
 _LOW_PRIORITY = (("nice", "-n", "19"), ("ionice", "-c", "3"))
-# Where Java finds options besides those of its command.
-_ALSO_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+OPTIONS = "spark.driver.extraJavaOptions"
+_DEFAULT = "spark.driver.defaultJavaOptions"
+# Where Java, or Spark for it, finds options besides these settings.
+_ALSO_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
 # Not where it leads a group: `setsid` would go on in another process then, and nobody would know which.
 _OWN_SESSION = (
     'if [ -w /proc/self/autogroup ] && [ -z "$TRIMTAB_OWN_SESSION" ]; then',
@@ -158,6 +160,13 @@ def _script(java: Java, low_priority: bool) -> str:
     return "\n".join(lines)
 
 
-def collector_chosen(variables: Mapping[str, str], given: str = "") -> bool:
-    """Whether somebody has chosen a garbage collector, in these options or in a variable. Two of them Java refuses."""
-    return any("GC" in options for options in (given, *(variables.get(name, "") for name in _ALSO_OPTIONS)))
+def options_given(variables: Mapping[str, str], conf: Mapping[str, str]) -> str:
+    """What Java is started with besides what we say: by settings of Spark, or by variables."""
+    return " ".join(
+        [*(conf.get(name, "") for name in (OPTIONS, _DEFAULT)), *(variables.get(n, "") for n in _ALSO_OPTIONS)]
+    )
+
+
+def chooses_collector(options: str) -> bool:
+    """A garbage collector. Java does not start if it is told two."""
+    return re.search(r"-XX:\+Use\w+GC\b", options) is not None

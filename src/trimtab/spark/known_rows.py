@@ -78,7 +78,7 @@ class KnownRows:
         """The rows that have a key of an earlier chunk and differ from its row; the others are remembered."""
         import numpy as np
 
-        if encoded.rows is None or not (self._known or remember):
+        if encoded.rows is None or not len(encoded.rows) or not (self._known or remember):
             return []
         prints = self._prints(encoded)
         if prints is None:

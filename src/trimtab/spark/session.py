@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,15 +35,18 @@ if TYPE_CHECKING:
 PRIORITY = "spark.trimtab.priority"
 PRIORITY_VARIABLE = "TRIMTAB_SPARK_PRIORITY"
 ATTEMPTS = 4  # of a task: with plain `local[N]` Spark gives it one
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SOCKETS = "spark.python.unix.domain.socket.dir"
 _MAX_FOLDER_BYTES = 60  # the path of a socket has at most 107, and its own name takes some forty
 _sockets: tuple[int, WorkFolder] | None = None  # of which process, and where
 _STOP_S = 120.0  # on a busy machine the archive takes a while
 _GIB = 1 << 30
+_COLLECTOR = "-XX:+UseParallelGC"  # takes a fifth off the processor time that Java needs to hand rows over
+_ROOM = "-XX:MaxDirectMemorySize"  # for batches, which lie outside of Java's heap
 _UNMEASURED = 2**31 - 1  # bytes of a batch: Spark counts its rows, and nothing else
-_FEW_ROWS, _MANY_ROWS = 512, 4096  # of a batch; fewer would be slow, more don't make it faster
-_WIDE_ROW_BYTES = 1 << 20
+_FEW_ROWS, _MANY_ROWS = 512, 1024  # of a batch: fewer would be slow, and more don't make it faster
+_WIDE_ROW_BYTES = 256 * 1024
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
 # PySpark prints what a wrong query raises a second time, as one line of JSON with all of Java's stack.
 _TOLD_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -176,11 +180,14 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
     options = []
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = _written(cache / "spark" / "log4j2.properties", _LOG4J2)
-        options = [
-            f"-Dlog4j2.configurationFile=file:{quiet}",
-            *archive(found, cache).options(),
-            *java_options(os.environ, memory_bytes, conf.get(_JAVA_OPTIONS, "")),
-        ]
+        options = [f"-Dlog4j2.configurationFile=file:{quiet}", *archive(found, cache).options()]
+        given = java.options_given(os.environ, conf)
+        if not java.chooses_collector(given):
+            options.append(_COLLECTOR)
+        counted = counted_rows(settings["spark.master"], cores, memory_bytes)
+        if counted and not counted.keys() & conf.keys() and _ROOM not in given:
+            settings |= counted
+            options.append(f"{_ROOM}={memory_bytes // 2}")
     if settings["spark.master"].startswith("local"):
         folder = _socket_folder()
         if len(folder.encode()) <= _MAX_FOLDER_BYTES:
@@ -189,7 +196,7 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
             # No socket could be bound there; ports do as well.
             settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings |= conf
-    settings[_JAVA_OPTIONS] = " ".join(filter(None, [*options, conf.get(_JAVA_OPTIONS, "")]))
+    settings[java.OPTIONS] = " ".join(filter(None, [*options, conf.get(java.OPTIONS, "")]))
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -238,8 +245,6 @@ def defaults(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
     }
     if master.startswith("local"):
         found |= {
-            "spark.sql.execution.arrow.maxBytesPerBatch": str(_UNMEASURED),
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows(memory_bytes // 2, cores)),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * cores),
@@ -247,25 +252,24 @@ def defaults(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
     return found
 
 
-def java_options(variables: Mapping[str, str], memory_bytes: int, given: str) -> list[str]:
-    """What the driver's Java is started with besides what it is `given`.
-
-    Batches of wide rows (`batch_rows`) lie outside of its heap. The parallel collector takes a fifth off the processor
-    time that Java needs to hand rows over.
-    """
-    room = f"-XX:MaxDirectMemorySize={memory_bytes // 2}"
-    return [room] if java.collector_chosen(variables, given) else [room, "-XX:+UseParallelGC"]
-
-
-def batch_rows(memory_bytes: int, tasks: int) -> int:
-    """How many rows Java hands over to Python at once, in each of so many tasks on one machine.
+def counted_rows(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
+    """Settings by which Java counts the rows that it hands over to Python at once; none where Spark should measure.
 
     Left to itself Spark measures all that it has gathered before every further row, which takes as long as everything
-    else that it does for a load. Where it counts them, so many of them must fit even if they are wide: thrice in Java,
-    whose buffers double while they grow, and as often in Python. A cluster's machines are not known here; there Spark
-    is left to itself.
+    else that it does for a load. Where it counts them, even wide ones must fit into half of the memory: thrice in Java,
+    whose buffers double while they grow, and as often in Python. What a cluster's machines have is not known here.
     """
-    return max(_FEW_ROWS, min(_MANY_ROWS, memory_bytes // tasks // 6 // _WIDE_ROW_BYTES))
+    local = _LOCAL.fullmatch(master)
+    if local is None:
+        return {}
+    tasks = int(local[1]) if local[1] and local[1] != "*" else cores if local[1] else 1
+    rows = memory_bytes // 2 // max(1, tasks) // 6 // _WIDE_ROW_BYTES
+    if rows < _FEW_ROWS:
+        return {}
+    return {
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(_UNMEASURED),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(min(rows, _MANY_ROWS)),
+    }
 
 
 def _variables(home: Path, cache: Path, master: str) -> dict[str, str]:
@@ -310,4 +314,8 @@ def _written(path: Path, text: str) -> Path:
 
 
 def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Of this machine, or of the container that this runs in."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        return min(machine, int(_CGROUP_LIMIT.read_text()))
+    return machine

@@ -204,7 +204,7 @@ def test_ours_are_warmed_up_and_loaded_before_and_after_each_of_theirs(tmp_path:
 
     def theirs(name: str) -> float:
         done.append(name)
-        return 10.0
+        return 100.0
 
     served_tables.compare(
         ours,

@@ -134,14 +134,28 @@ def plain_rows(table: pa.Table) -> list[list[Cell]]:
     ]
 
 
-def test_many_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "BLOCK_ROWS", 100)
+@pytest.mark.parametrize("limit", [("BLOCK_ROWS", 100), ("_BLOCK_BYTES", 5000)])
+def test_many_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
+    monkeypatch.setattr(columns, *limit)
     layout, table = numbers(1000)
     chunked = pa.concat_tables([table.slice(0, 333), table.slice(333, 1), table.slice(334)])
+    small = pa.Table.from_batches(table.to_batches(max_chunksize=7))
+    pieces = {name: pa.chunked_array(table[name].slice(at, 90) for at in range(0, 1000, 90)) for name in ("v0", "v2")}
+    uneven = pa.table({"p0": table["p0"], "v0": pieces["v0"], "v1": small["v1"], "v2": pieces["v2"]})
     expected = one_by_one(layout, [1, 2, 3, 4], plain_rows(table), ttl_s=0, update=False, delete_nulls=False)
-    for given_table in (table, chunked, table.combine_chunks().to_batches()[0]):
+    for given_table in (table, chunked, small, uneven, table.combine_chunks().to_batches()[0]):
         found = encode_table(layout, given_table, timestamp_us=STAMP_US, now_ms=NOW_MS)
         assert list(found.pairs()) == expected
+
+
+def test_dictionaries_that_cannot_be_one_are_taken_as_they_come() -> None:
+    layout, table = numbers(300)
+    chunks = [table["v1"].slice(at, 100).combine_chunks() for at in range(0, 300, 100)]
+    small = pa.dictionary(pa.int8(), pa.string())
+    coded = pa.chunked_array([chunk.dictionary_encode().cast(small) for chunk in chunks])
+    given_table = table.set_column(2, "v1", coded)
+    found, plain = (encode_table(layout, each, timestamp_us=STAMP_US, now_ms=NOW_MS) for each in (given_table, table))
+    assert list(found.pairs()) == list(plain.pairs())
 
 
 def test_rows_of_one_key_become_one_and_the_greater_cells_win() -> None:

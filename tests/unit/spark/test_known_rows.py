@@ -54,6 +54,11 @@ def test_what_partitions_have_in_common_is_no_row() -> None:
     assert rejected(chunk([("a", 1, "x")], static=1), chunk([("a", 1, "y")], static=1)) == [("a", 1, "y")]
 
 
+def test_a_chunk_that_makes_no_row_at_all_differs_from_nothing() -> None:
+    nothing = pa.table({"p0": ["a", "b"], "s0": pa.array([None, None], pa.int32())})
+    assert rejected(nothing, chunk([("a", 1, "x")]), nothing) == []
+
+
 def test_partitions_without_rows_have_none_that_could_differ() -> None:
     alone = ("b", None, None)
     assert rejected(chunk([alone], static=1), chunk([alone], static=2), chunk([("b", 1, "x")], static=3)) == []

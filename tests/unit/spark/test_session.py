@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from trimtab.spark.session import batch_rows, defaults, java_options
+from trimtab.spark import session
+from trimtab.spark.java import chooses_collector, options_given
+from trimtab.spark.session import counted_rows
 
 _GIB = 1 << 30
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 @pytest.mark.parametrize(
-    ("memory_gib", "tasks", "rows"),
-    [(12, 2, 1024), (64, 2, 4096), (8, 8, 512), (1, 64, 512)],
+    ("master", "memory_gib", "rows"),
+    [
+        ("local[2,4]", 24, "1024"),
+        ("local[*]", 24, "1024"),
+        ("local", 3, "1024"),
+        ("local[8]", 16, "682"),
+        ("local[8]", 12, "512"),
+    ],
 )
-def test_a_batch_has_as_many_rows_as_fit_if_they_are_wide(memory_gib: int, tasks: int, rows: int) -> None:
-    assert batch_rows(memory_gib * _GIB, tasks) == rows
+def test_rows_are_counted_where_so_many_wide_ones_fit(master: str, memory_gib: int, rows: str) -> None:
+    assert counted_rows(master, 2, memory_gib * _GIB) == {_BYTES: "2147483647", _ROWS: rows}
 
 
-def test_rows_are_counted_on_this_machine_and_measured_by_spark_on_others() -> None:
-    here = defaults("local[2,4]", 2, 24 * _GIB)
-    assert here["spark.sql.execution.arrow.maxRecordsPerBatch"] == "1024"
-    assert here["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
-    elsewhere = defaults("spark://other:7077", 2, 24 * _GIB)
-    assert not [name for name in elsewhere if "PerBatch" in name]
+@pytest.mark.parametrize("master", ["local[8]", "local[*]", "spark://other:7077", "local-cluster[2,2,1024]", "yarn"])
+def test_they_are_measured_where_they_might_not_and_on_other_machines(master: str) -> None:
+    assert counted_rows(master, 8, 8 * _GIB) == {}
 
 
-@pytest.mark.parametrize("given", ["", "-Xss4m"])
-def test_java_has_room_for_wide_rows_and_a_collector_for_throughput(given: str) -> None:
-    assert java_options({}, 24 * _GIB, given) == [f"-XX:MaxDirectMemorySize={12 * _GIB}", "-XX:+UseParallelGC"]
+def test_a_container_has_the_memory_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(session, "_CGROUP_LIMIT", limit)
+    whole = session._memory_bytes()
+    for said, expected in (("max\n", whole), (f"{_GIB}\n", min(whole, _GIB)), (f"{whole * 2}\n", whole)):
+        limit.write_text(said)
+        assert session._memory_bytes() == expected
 
 
 @pytest.mark.parametrize(
-    ("variables", "given"), [({}, "-Xss4m -XX:+UseG1GC"), ({"JAVA_TOOL_OPTIONS": "-XX:+UseG1GC"}, "")]
+    ("variables", "conf"),
+    [
+        ({"PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:+UseZGC pyspark-shell"}, {}),
+        ({}, {"spark.driver.defaultJavaOptions": "-XX:+UseG1GC"}),
+        ({}, {"spark.driver.extraJavaOptions": "-Xss4m -XX:+UseG1GC"}),
+    ],
 )
-def test_java_is_not_given_a_second_collector(variables: dict[str, str], given: str) -> None:
-    assert java_options(variables, 24 * _GIB, given) == [f"-XX:MaxDirectMemorySize={12 * _GIB}"]
+def test_a_collector_is_found_wherever_it_is_chosen(variables: dict[str, str], conf: dict[str, str]) -> None:
+    assert chooses_collector(options_given(variables, conf))
+
+
+def test_threads_of_a_collector_choose_none() -> None:
+    assert not chooses_collector(options_given({"JAVA_TOOL_OPTIONS": "-XX:ParallelGCThreads=2"}, {}))
