@@ -16,7 +16,7 @@ from tests.spark.noise import without_sparks_own
 from tests.spark.trio import STOP_S, WAIT_S
 from trimtab.jobs.records import JobKind, JobState
 from trimtab.pipeline.registry import VARIABLE
-from trimtab.spark.session import PRIORITY_VARIABLE
+from trimtab.spark.sessions import PRIORITY_VARIABLE
 
 pytestmark = pytest.mark.timeout(900)
 

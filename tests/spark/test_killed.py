@@ -39,7 +39,7 @@ from trimtab.jobs.records import JobKind, JobRecord, JobState
 from trimtab.loads.records import LoadRecord, LoadState
 from trimtab.pipeline.parameters import LoadParameters, plain
 from trimtab.pipeline.registry import VARIABLE
-from trimtab.spark.session import PRIORITY_VARIABLE
+from trimtab.spark.sessions import PRIORITY_VARIABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -29,7 +29,7 @@ from trimtab.jobs.records import JobKind, JobRecord, JobState
 from trimtab.loads.protocol import BeginRequest
 from trimtab.node.failpoints import VARIABLE
 from trimtab.pipeline.parameters import StreamCopy, StreamParameters, plain
-from trimtab.spark.session import PRIORITY_VARIABLE
+from trimtab.spark.sessions import PRIORITY_VARIABLE
 from trimtab.storage.file_sums import sum_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -56,7 +56,7 @@ def _packages() -> Check:
 
 def _archive(used: Java, environment: Mapping[str, str]) -> Check:
     from trimtab.spark.class_archive import cache_directory
-    from trimtab.spark.session import archive
+    from trimtab.spark.sessions import archive
 
     made = archive(used, cache_directory(environment))
     made.settle()

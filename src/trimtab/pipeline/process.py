@@ -20,7 +20,7 @@ from trimtab.bulk.priority import give_way
 from trimtab.pipeline.driver import Driver, DriverSettings, Stuck
 from trimtab.pipeline.registry import Registry
 from trimtab.pipeline.sessions import Sessions
-from trimtab.spark.session import PRIORITY_VARIABLE
+from trimtab.spark.sessions import PRIORITY_VARIABLE
 
 if TYPE_CHECKING:
     import ssl

@@ -56,7 +56,7 @@ class Sessions:
                 _forget(self._session)
                 self._session = None
             if self._session is None:
-                from trimtab.spark.session import session
+                from trimtab.spark.sessions import session
 
                 self._session = session(peer=self._peers, master=self._master or None, **self._conf)
             return self._session
@@ -87,7 +87,7 @@ class Sessions:
             self._closed = True
             session, self._session = self._session, None
         if session is not None:
-            from trimtab.spark.session import stop
+            from trimtab.spark.sessions import stop
 
             with contextlib.suppress(Exception):
                 # It is gone already, or its Java is; the process ends anyway.
@@ -99,7 +99,7 @@ def _forget(session: SparkSession) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession as Kind
 
-    from trimtab.spark.session import stop
+    from trimtab.spark.sessions import stop
 
     with contextlib.suppress(Exception):
         stop(session)

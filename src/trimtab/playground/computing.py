@@ -27,7 +27,7 @@ from trimtab.pipeline.sessions import Sessions
 from trimtab.playground.background import Background, in_thread
 from trimtab.playground.processes import descendants, lives, send
 from trimtab.spark.java import LOG_VARIABLE
-from trimtab.spark.session import environment, session
+from trimtab.spark.sessions import environment, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

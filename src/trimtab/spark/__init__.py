@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from trimtab.spark.analysis import analyze as analyze
     from trimtab.spark.placing import tablet_of as tablet_of
-    from trimtab.spark.session import register as register
-    from trimtab.spark.session import session as session
-    from trimtab.spark.session import stop as stop
+    from trimtab.spark.sessions import register as register
+    from trimtab.spark.sessions import session as session
+    from trimtab.spark.sessions import stop as stop
 
 __all__ = ["analyze", "register", "session", "stop", "tablet_of"]
 
@@ -31,10 +31,7 @@ def __getattr__(name: str) -> Any:
         return import_module("trimtab.spark.analysis").analyze
     if name == "tablet_of":
         return import_module("trimtab.spark.placing").tablet_of
-    # The function takes the place of the module of the same name, which importing it puts there.
-    for each in ("register", "session", "stop"):
-        globals()[each] = getattr(import_module("trimtab.spark.session"), each)
-    return globals()[name]
+    return getattr(import_module("trimtab.spark.sessions"), name)
 
 
 def __dir__() -> list[str]:

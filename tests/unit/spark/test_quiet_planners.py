@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.spark import quiet_planners
-from trimtab.spark.session import _variables
+from trimtab.spark.sessions import _variables
 
 PROGRAM = """
 import sys, traceback

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.spark import session
+from trimtab.spark import sessions
 from trimtab.spark.java import chooses_collector, options_given
-from trimtab.spark.session import counted_rows
+from trimtab.spark.sessions import counted_rows
 
 _GIB = 1 << 30
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -36,11 +36,11 @@ def test_they_are_measured_where_they_might_not_and_on_other_machines(master: st
 
 def test_a_container_has_the_memory_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(session, "_CGROUP_LIMIT", limit)
-    whole = session._memory_bytes()
+    monkeypatch.setattr(sessions, "_CGROUP_LIMIT", limit)
+    whole = sessions._memory_bytes()
     for said, expected in (("max\n", whole), (f"{_GIB}\n", min(whole, _GIB)), (f"{whole * 2}\n", whole)):
         limit.write_text(said)
-        assert session._memory_bytes() == expected
+        assert sessions._memory_bytes() == expected
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,9 @@ def test_a_collector_is_found_wherever_it_is_chosen(variables: dict[str, str], c
 
 def test_threads_of_a_collector_choose_none() -> None:
     assert not chooses_collector(options_given({"JAVA_TOOL_OPTIONS": "-XX:ParallelGCThreads=2"}, {}))
+
+
+def test_what_the_package_calls_session_is_the_function_whatever_was_imported_before() -> None:
+    import trimtab.spark
+
+    assert callable(trimtab.spark.session)
