@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from benchmarks.peers import POSTGRES, Peers
 from benchmarks.redis_server import answers
 
 START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 60  # it writes everything down first
 
 
 class PostgresServer:
-    """A Target. It refuses to be run by root, and then runs as `nobody`."""
+    """A Target, empty whenever it starts. It refuses to be run by root, and then runs as `nobody`."""
 
     name = "postgresql"
     client = "postgres_client"
@@ -36,8 +38,7 @@ class PostgresServer:
     def start(self) -> None:
         binary = self._peers.binary(POSTGRES)
         assert binary is not None
-        data = self._folder / "postgresql"
-        data.mkdir(mode=0o700)
+        data = Path(tempfile.mkdtemp(prefix="postgresql-", dir=self._folder))
         self._let_in(data)
         environment = self._peers.libraries(POSTGRES)
         initdb = [str(binary.parent / "initdb"), "-D", str(data), "-U", "bench", "--auth=trust", "--encoding=UTF8"]
@@ -72,4 +73,4 @@ class PostgresServer:
 
     def stop(self) -> None:
         if self._process is not None:
-            processes.stop(self._process)
+            processes.stop(self._process, STOP_TIMEOUT_S)

@@ -3,9 +3,9 @@
 Each gets the same DataFrame twice: as Spark and the driver do it by themselves, and with all that makes it faster. Ours
 are loaded before each of these and after it: they take a minute, and a machine that is shared is another one then.
 
-Cassandra's connector does not run in our Spark, so it has a Spark of its own in another process. Its server runs only
-while it is loaded: what it does in the background afterwards would slow ours down. It gets the first of the files only;
-all of them would take a quarter of an hour.
+Servers run only while they are loaded, and what they wrote is on the disk before ours go on: checkpoints, compaction
+and write-back would slow ours down. Cassandra's connector does not run in our Spark, so it has a Spark of its own in
+another process. It gets the first of the files only; all of them would take a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def compare(
     for peer, load in theirs.items():
         settle()
         theirs_rate = load()
+        os.sync()
         stage.say(f"DataFrame to {peer}: {theirs_rate:,.0f} rows/s")
         for what, work in ours.items():
             ours_s[what].append(seconds(work))
@@ -89,23 +90,23 @@ def beside_postgres(
 
     def by_jdbc(how: str) -> float:
         parameters, options = _JDBC[how]
-        url = f"jdbc:postgresql://{server.endpoints()[0]}/postgres{parameters}"
-        options = {"url": url, "dbtable": "bench", "user": "bench", "driver": "org.postgresql.Driver", **options}
+        try:
+            server.start()
+            url = f"jdbc:postgresql://{server.endpoints()[0]}/postgres{parameters}"
+            options = {"url": url, "dbtable": "bench", "user": "bench", "driver": "org.postgresql.Driver", **options}
 
-        def write(frame: Any) -> None:
-            frame.write.format("jdbc").options(**options).mode("append").save()
+            def write(frame: Any) -> None:
+                frame.write.format("jdbc").options(**options).mode("append").save()
 
-        _create_postgres_table(stage, url)
-        stage.warm_up(f"{WARM_ROWS:,} rows to PostgreSQL {how}", lambda: write(stage.frame().limit(WARM_ROWS)))
-        _create_postgres_table(stage, url)
-        return stage.rows / seconds(lambda: write(stage.frame()))
+            _create_postgres_table(stage, url)
+            stage.warm_up(f"{WARM_ROWS:,} rows to PostgreSQL {how}", lambda: write(stage.frame().limit(WARM_ROWS)))
+            _create_postgres_table(stage, url)
+            return stage.rows / seconds(lambda: write(stage.frame()))
+        finally:
+            server.stop()
 
-    try:
-        server.start()
-        name = f"PostgreSQL {peers.version(POSTGRES)}"
-        compare(stage, ours, {f"{name} {how}, with a primary key": _bound(by_jdbc, how) for how in _JDBC}, settle)
-    finally:
-        server.stop()
+    name = f"PostgreSQL {peers.version(POSTGRES)}"
+    compare(stage, ours, {f"{name} {how}, with a primary key": _bound(by_jdbc, how) for how in _JDBC}, settle)
 
 
 def _create_postgres_table(stage: Stage, url: str) -> None:
