@@ -70,7 +70,9 @@ def with_tails(rows: Ragged, stamp_us: int | NDArray[np.int64], values: Ragged) 
     return join([rows, *tails(stamp_us, values)])
 
 
-def tails(stamp_us: int | NDArray[np.int64], values: Ragged) -> list[Ragged | bytes]:
+def tails(
+    stamp_us: int | NDArray[np.int64], values: Ragged, value_hashes: NDArray[np.uint64] | None = None
+) -> list[Ragged | bytes]:
     """What follows the keys of rows in those of versions: the parts of it one after the other."""
     import numpy as np
 
@@ -78,7 +80,9 @@ def tails(stamp_us: int | NDArray[np.int64], values: Ragged) -> list[Ragged | by
         stamp: Ragged | bytes = (_LATEST - stamp_us).to_bytes(8, "big")
     else:
         stamp = _big_endian((np.int64(_LATEST) - stamp_us).view(np.uint64))
-    return [stamp, bytes((PUT,)), _big_endian(hashes(values).view(np.uint64))]
+    if value_hashes is None:
+        value_hashes = hashes(values).view(np.uint64)
+    return [stamp, bytes((PUT,)), _big_endian(value_hashes)]
 
 
 def ordered_tokens(keys: Ragged) -> NDArray[np.uint64]:

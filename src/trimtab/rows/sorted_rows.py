@@ -8,9 +8,10 @@ carries an index beside. Only rows that tie are compared in full.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trimtab.rows.column_hashing import hashes
 from trimtab.rows.column_keys import ordered_tokens, tails
 from trimtab.rows.ragged import Ragged, copy_columns, join, room
 
@@ -37,6 +38,7 @@ class SortedRows:
     values: Ragged
     order: NDArray[np.int64]
     stamp_us: int | NDArray[np.int64]  # of all, or of each
+    _hashes: list[NDArray[np.uint64]] = field(default_factory=list, repr=False)  # of values, once somebody has asked
 
     def __len__(self) -> int:
         return len(self.order)
@@ -45,6 +47,14 @@ class SortedRows:
     def size(self) -> int:
         """Bytes of keys without tails and of values, about: these may be some rows of many, and all are alike then."""
         return (self.rows.size + self.values.size) * len(self) // max(1, len(self.rows))
+
+    def value_hashes(self) -> NDArray[np.uint64]:
+        """Of the values as they came. They become part of the keys, so they are not computed a second time for that."""
+        import numpy as np
+
+        if not self._hashes:
+            self._hashes.append(hashes(self.values).view(np.uint64))
+        return self._hashes[0]
 
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[Ragged, Ragged]]:
         """Keys and values in order, so many at a time; fewer where they are large."""
@@ -59,7 +69,8 @@ class SortedRows:
             places = self.order[start : start + rows]
             values = self.values.take(places)
             stamps = self.stamp_us if isinstance(self.stamp_us, int) else self.stamp_us[places]
-            yield [self.rows.take(places), *tails(stamps, values)], values
+            known = self._hashes[0][places] if self._hashes else None
+            yield [self.rows.take(places), *tails(stamps, values, known)], values
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The same as lists of bytes."""
@@ -71,7 +82,7 @@ class SortedRows:
             yield from zip(keys, values, strict=True)
 
     def slice(self, start: int, stop: int) -> SortedRows:
-        return SortedRows(self.rows, self.values, self.order[start:stop], self.stamp_us)
+        return SortedRows(self.rows, self.values, self.order[start:stop], self.stamp_us, self._hashes)
 
     def by_tablet(self, tablets: int) -> Iterator[tuple[int, SortedRows]]:
         """The rows of each tablet that has any. Tablets are equal parts of the tokens, so they are runs of rows."""

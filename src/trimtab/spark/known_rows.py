@@ -2,8 +2,10 @@
 
 A load writes all its rows with one timestamp, so of two rows of one key that differ nobody could say which one stays.
 Within a chunk they are compared as they are (`bad_rows`). Those of chunks before are gone by then; what is kept of them
-is 24 bytes each: two hashes of the key, 128 bits together, and one of the values. Two keys that have both hashes in
-common are not to be expected in the lifetime of any cluster.
+is 24 bytes each: two numbers made of the token and a hash of the key, 104 bits together, and a hash of the values. Two
+keys that have both numbers in common are not to be expected in the lifetime of any cluster. The first one begins as the
+token does, so rows that are in the order of their keys are nearly in that of their numbers, and are sorted in no time.
+Where a key is one number of 64 bits there is no hash of it, but the number itself.
 
 Bounded: so many rows are remembered, the first ones. A task of one chunk, which is the usual one, pays nothing.
 
@@ -16,7 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trimtab.rows.column_hashing import hashes
+from trimtab.rows.column_keys import ordered_tokens
 from trimtab.rows.layout import RowLayout
+from trimtab.rows.ragged import Ragged
+from trimtab.rows.sorted_rows import SortedRows
+from trimtab.rows.tokens import TOKEN_BYTES
 from trimtab.spark.bad_rows import Bad, keys_of, shown_key
 from trimtab.spark.encoding import Encoded
 from trimtab.spark.load_plan import LoadFailed
@@ -28,42 +35,50 @@ if TYPE_CHECKING:
     Hashes = NDArray[np.uint64]
 
 MAX_ROWS = 10_000_000  # 240 MB, about as much as a chunk
+_HASHED_BITS = 24
+_SHORT_BYTES = TOKEN_BYTES + 8 + 1  # of a key with one number in it, and its section
+_ODD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
 class _Prints:
-    """In the order of `keys`, hashes of whole keys; `tokens` those of partition keys alone."""
+    """In the order of `places`, the first number of each key; `keys` is the second."""
 
+    places: Hashes
     keys: Hashes
-    tokens: Hashes
     values: Hashes
 
     def take(self, places: NDArray[np.intp] | NDArray[np.bool_]) -> _Prints:
-        return _Prints(self.keys[places], self.tokens[places], self.values[places])
+        return _Prints(self.places[places], self.keys[places], self.values[places])
+
+    def in_order(self) -> _Prints:
+        import numpy as np
+
+        if bool((self.places[1:] >= self.places[:-1]).all()):
+            return self
+        return self.take(np.argsort(self.places, kind="stable"))  # which is quick where much is in order already
 
     def merged(self, other: _Prints) -> _Prints:
         import numpy as np
 
-        both = _Prints(
+        return _Prints(
+            np.concatenate((self.places, other.places)),
             np.concatenate((self.keys, other.keys)),
-            np.concatenate((self.tokens, other.tokens)),
             np.concatenate((self.values, other.values)),
-        )
-        return both.take(np.argsort(both.keys, kind="stable"))
+        ).in_order()
 
     def to_bytes(self) -> bytes:
         import numpy as np
 
-        return np.stack((self.keys, self.tokens, self.values), axis=1).tobytes()
+        return np.stack((self.places, self.keys, self.values), axis=1).tobytes()
 
-    def differing(self, others: _Prints) -> NDArray[np.bool_]:
-        """Which of the others have a key that is here with other values."""
+    def of(self, places: Hashes, keys: Hashes) -> tuple[NDArray[np.intp], Hashes]:
+        """Which of these keys are here, and the values that they have here."""
         import numpy as np
 
-        at = np.minimum(np.searchsorted(self.keys, others.keys), len(self.keys) - 1)
-        same = (self.keys[at] == others.keys) & (self.tokens[at] == others.tokens)
-        found: NDArray[np.bool_] = same & (self.values[at] != others.values)
-        return found
+        at = np.minimum(np.searchsorted(self.places, places), len(self.places) - 1)
+        same = np.flatnonzero((self.places[at] == places) & (self.keys[at] == keys))
+        return same, self.values[at[same]]
 
 
 class KnownRows:
@@ -72,23 +87,41 @@ class KnownRows:
     def __init__(self, layout: RowLayout, max_rows: int = MAX_ROWS) -> None:
         self._layout = layout
         self._left = max_rows
+        self._numbered: tuple[SortedRows, Hashes, Hashes] | None = None  # the rows that were looked at last
         self._known: list[_Prints] = []  # each more than twice as long as the next: so there are few of them
 
-    def conflicts(self, encoded: Encoded, *, remember: bool) -> list[Bad]:
-        """The rows that have a key of an earlier chunk and differ from its row; the others are remembered."""
+    def conflicts(self, encoded: Encoded) -> list[Bad]:
+        """The rows that have a key of an earlier chunk and differ from its row."""
         import numpy as np
 
-        if encoded.rows is None or not len(encoded.rows) or not (self._known or remember):
+        rows = encoded.rows
+        if rows is None or not len(rows) or not self._known:
             return []
-        prints = self._prints(encoded)
-        if prints is None:
-            return []
-        differing = np.zeros(len(prints.keys), dtype=bool)
+        places, keys = self._numbers_of(rows)
+        differing = []
         for known in self._known:
-            differing |= known.differing(prints)
-        if remember:
-            self._remember(prints.take(~differing))
-        return self._rows_of(encoded, prints.keys[differing]) if differing.any() else []
+            here, values = known.of(places, keys)
+            if len(here):
+                differing.append(here[hashes(rows.values.take(rows.order[here])).view(np.uint64) != values])
+        found = np.concatenate(differing) if differing else np.empty(0, np.intp)
+        return self._rows_of(encoded, places[found]) if len(found) else []
+
+    def remember(self, encoded: Encoded) -> None:
+        """The rows of a chunk; none of them is in conflict with an earlier one."""
+        import numpy as np
+
+        rows = encoded.rows
+        if rows is None or not len(rows):
+            return
+        prints = _Prints(*self._numbers_of(rows), rows.value_hashes()[rows.order])
+        if any(column.name in encoded.taken.schema.names for column in self._layout.static.columns):
+            # What partitions have in common is no row.
+            own = keys_of(self._layout, encoded.taken)
+            if own is None:
+                return
+            prints = prints.take(np.isin(prints.places, _numbers(self._layout, own[0])[0]))
+        self._numbered = None
+        self._add(prints.in_order())
 
     def to_bytes(self) -> bytes:
         """All that is known. LoadFailed: there were more rows than are remembered."""
@@ -99,45 +132,31 @@ class KnownRows:
             )
         return b"".join(known.to_bytes() for known in self._known)
 
-    def _prints(self, encoded: Encoded) -> _Prints | None:
-        import numpy as np
+    def _numbers_of(self, rows: SortedRows) -> tuple[Hashes, Hashes]:
+        """In the order of the rows."""
+        if self._numbered is None or self._numbered[0] is not rows:
+            places, keys = _numbers(self._layout, rows.rows)
+            self._numbered = rows, places[rows.order], keys[rows.order]
+        return self._numbered[1:]
 
-        from trimtab.rows.column_hashing import hashes
-        from trimtab.rows.column_keys import ordered_tokens
-
-        rows = encoded.rows
-        assert rows is not None
-        keys = hashes(rows.rows).view(np.uint64)
-        prints = _Prints(keys, ordered_tokens(rows.rows), hashes(rows.values).view(np.uint64)).take(rows.order)
-        if any(column.name in encoded.taken.schema.names for column in self._layout.static.columns):
-            # What partitions have in common is no row.
-            own = keys_of(self._layout, encoded.taken)
-            if own is None:
-                return None
-            of_rows, _ = own
-            prints = prints.take(np.isin(prints.keys, hashes(of_rows).view(np.uint64)))
-        return prints.take(np.argsort(prints.keys))
-
-    def _remember(self, prints: _Prints) -> None:
-        count = len(prints.keys)
+    def _add(self, prints: _Prints) -> None:
+        count = len(prints.places)
         if not count:
             return
         self._left = self._left - count if count <= self._left else 0
         if not self._left:
             return
-        while self._known and len(self._known[-1].keys) <= 2 * len(prints.keys):
+        while self._known and len(self._known[-1].places) <= 2 * len(prints.places):
             prints = self._known.pop().merged(prints)
         self._known.append(prints)
 
     def _rows_of(self, encoded: Encoded, wanted: Hashes) -> list[Bad]:
         import numpy as np
 
-        from trimtab.rows.column_hashing import hashes
-
         own = keys_of(self._layout, encoded.taken)
         assert own is not None, "what has no keys of rows has no rows"
         keys, places_of = own
-        places = places_of[np.isin(hashes(keys).view(np.uint64), wanted)]
+        places = places_of[np.isin(_numbers(self._layout, keys)[0], wanted)]
         rows = encoded.taken.take(places).to_pylist()
         return [
             Bad(
@@ -147,9 +166,24 @@ class KnownRows:
         ]
 
 
+def _numbers(layout: RowLayout, keys: Ragged) -> tuple[Hashes, Hashes]:
+    """Of each key: the beginning of its token with some bits of the other number, and that."""
+    import numpy as np
+
+    if not layout.clustering and keys.width == _SHORT_BYTES:
+        # No two numbers of 64 bits have the same product with an odd one.
+        hashed = keys.numbers(TOKEN_BYTES, ">u8").astype(np.uint64) * np.uint64(_ODD)
+    else:
+        hashed = hashes(keys).view(np.uint64)
+    places = ordered_tokens(keys)
+    places &= np.uint64(2**64 - 2**_HASHED_BITS)
+    places |= hashed >> np.uint64(64 - _HASHED_BITS)
+    return places, hashed
+
+
 @dataclass(frozen=True)
 class Differing:
-    """How many keys have rows that are not the same; the hash of one of them, and the numbers of tasks that have it."""
+    """How many keys have rows that are not the same; the place of one of them, and which tasks have it."""
 
     keys: int
     one: int
@@ -178,16 +212,13 @@ def differing(prints: Sequence[bytes]) -> Differing | None:
     return Differing(len(keys), int(keys[0]), tuple(int(each) for each in tasks))
 
 
-def key_of(layout: RowLayout, batch: Any, hash: int) -> str:
-    """The key with this hash as people read it; empty: none of these rows has it."""
-    import numpy as np
+def key_of(layout: RowLayout, batch: Any, place: int) -> str:
+    """The key with this place as people read it; empty: none of these rows has it."""
     import pyarrow as pa
-
-    from trimtab.rows.column_hashing import hashes
 
     own = keys_of(layout, pa.Table.from_batches([batch]))
     if own is None:
         return ""
     keys, places_of = own
-    places = places_of[hashes(keys).view(np.uint64) == hash]
+    places = places_of[_numbers(layout, keys)[0] == place]
     return shown_key(layout, batch.slice(int(places[0]), 1).to_pylist()[0]) if len(places) else ""

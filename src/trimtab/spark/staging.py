@@ -60,8 +60,9 @@ def stage(
             known = KnownRows(runs.layout, plan.compare_rows or MAX_ROWS)
             for chunk, more in chunks(read(rejects.add), plan.chunk_rows, plan.chunk_bytes):
                 encoded = encode_chunk(runs.layout, chunk, plan, trusted=trusted)
-                conflicts = known.conflicts(encoded, remember=more or plan.compare_rows > 0)
-                encoded = without(runs.layout, encoded, conflicts, plan)
+                encoded = without(runs.layout, encoded, known.conflicts(encoded), plan)
+                if more or plan.compare_rows:
+                    known.remember(encoded)
                 if encoded.rejected is not None:
                     rejects.add(encoded.rejected)
                 if encoded.rows is not None:
