@@ -238,8 +238,9 @@ def _spread(stage: Stage, table: str) -> float:
     return (max(held) - min(held)) / statistics.mean(held)
 
 
-def _copied_s(stage: Stage, added: Added) -> tuple[float, int]:
+def _copied_s(stage: Stage, added: Added, table: str) -> tuple[float, int]:
     """Seconds to copy what the new node has with cp, and to sync it; and its bytes."""
+    _await_sizes(stage, table, 0)  # RocksDB merges files that have come together
     source, target = stage.cluster.data_dir(added.instance_id) / "tablets", stage.options.folder / "copy"
     took = []
     for _ in range(3):
@@ -271,7 +272,7 @@ def _equal(stage: Stage) -> None:
         added = _add_node(stage, table)
         begins.append(added.until_first_s)
         moved_s[read].append(added.moves.took_s)
-        copy_s, copy_bytes = _copied_s(stage, added)
+        copy_s, copy_bytes = _copied_s(stage, added, table)
         copied_s[read].append(copy_s)
         if reads is not None:
             during_ms += reads.stop(*added.window)

@@ -162,7 +162,8 @@ class Node:
         try:
             check_listen(self._settings.listen)
             opening = [door() for door in self._doors]
-            disk = RocksDisk(self._data_dir, reserve_bytes=self._settings.limits.disk_reserve_bytes)
+            reserve_bytes = self._settings.limits.disk_reserve_bytes
+            disk = RocksDisk(self._data_dir, reserve_bytes=reserve_bytes, report=self._log.warning)
             try:
                 member = await self._unless_told(
                     become_member(self._settings, disk=disk, rng=self._rng, wall_ms=_wall_ms, story=self._story)

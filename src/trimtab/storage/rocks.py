@@ -36,6 +36,7 @@ from trimtab.storage.port import (
 )
 from trimtab.storage.rocks_options import RocksOptions, merged_at_once
 from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
+from trimtab.storage.rubbish import Rubbish
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
 
@@ -51,7 +52,9 @@ _CONFIG = "rocksdict-config.json"
 
 
 class RocksDisk:
-    """One instance's data directory. `report` hears of torn tails when the opener gives no report of its own."""
+    """One instance's data directory. `report` hears of torn tails when the opener gives no report of its own, and of
+    what could not be deleted.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class RocksDisk:
         self.boot_id = _boot_id()
         self.options = options or RocksOptions()
         self.off_loop = OffLoop(str(self.path))
+        self._rubbish = Rubbish(str(self.path), self._say)
         self._reserve_bytes = reserve_bytes
         self._report = report
         self._cache = rocksdict.Cache(self.options.block_cache_bytes)
@@ -138,8 +142,10 @@ class RocksDisk:
             if synced:
                 _sync_unless_gone(path.parent)
                 _sync_directory(self.path)
-            if doomed.exists():
-                _delete(doomed)
+            if doomed.is_dir():
+                self._rubbish.add(doomed)
+            else:
+                doomed.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"can't remove {name!r}: {error}") from error
 
@@ -280,6 +286,7 @@ class RocksDisk:
     def close(self) -> None:
         """End the threads and close every store, those too that a thread has just opened."""
         self.off_loop.close()
+        self._rubbish.close()
         for store in list(self._open.values()):
             store.close()
         self._drop_template()
@@ -463,6 +470,10 @@ class RocksDisk:
                         raise explain(error, name, self, "create") from error
                 elif _is_store(directory):
                     raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
+
+    def _say(self, text: str) -> None:
+        if self._report is not None:
+            self._report(text)
 
     def _unfinished_path(self) -> Path:
         return self.path / f".unfinished-{os.getpid()}-{next(self._unfinished)}"

@@ -73,6 +73,14 @@ def test_what_another_thread_removes_at_the_same_time_is_gone_all_the_same(
     assert disk.names() == [] and not list((tmp_path / "data").glob(".unfinished-*"))
 
 
+def until(so):
+    """Returns when it is so; what a thread does a moment later."""
+    deadline = time.monotonic() + 10
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_a_directory_that_another_process_makes_first_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RocksDisk(tmp_path / "data")
     mkdir = Path.mkdir
@@ -244,6 +252,69 @@ def test_a_failed_sync_is_told_to_all_and_never_tried_again(tmp_path):
         disk.close()
 
     asyncio.run(story())
+
+
+def test_what_is_removed_has_lost_its_name_at_once_and_its_files_a_moment_later(tmp_path):
+    gone, deleting = threading.Event(), threading.Event()
+    unlink = os.unlink
+
+    def slowly(path, **given):
+        if str(path).endswith("file"):
+            deleting.set()
+            assert gone.wait(10)
+        unlink(path, **given)
+
+    disk = RocksDisk(tmp_path / "data")
+    disk.write_file("snapshots/one/3/file", b"x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", slowly)
+        disk.remove("snapshots/one")
+        assert deleting.wait(10) and not disk.exists("snapshots/one")
+        disk.write_file("snapshots/one/3/other", b"y")
+        gone.set()
+        until(lambda: not list((tmp_path / "data").glob(".unfinished-*")))
+    assert disk.read_file("snapshots/one/3/other") == b"y"
+    disk.close()
+
+
+def test_what_is_not_deleted_before_the_disk_is_closed_is_swept_away_when_it_is_opened(tmp_path):
+    going_on = threading.Event()
+    rmdir = os.rmdir
+
+    def late(path, **given):
+        assert going_on.wait(10)
+        rmdir(path, **given)
+
+    disk = RocksDisk(tmp_path / "data")
+    for name in ("one", "two", "three"):
+        disk.write_file(f"{name}/file", b"x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rmdir", late)
+        for name in ("one", "two", "three"):
+            disk.remove(name)
+        closing = threading.Thread(target=disk.close)
+        closing.start()
+        until(disk._rubbish._closed.is_set)
+        going_on.set()
+        closing.join(10)
+    assert len(list((tmp_path / "data").glob(".unfinished-*"))) == 2
+    RocksDisk(tmp_path / "data").close()
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_what_can_not_be_deleted_is_told_and_nobody_finds_it(tmp_path, monkeypatch):
+    told: list[str] = []
+    disk = RocksDisk(tmp_path / "data", report=told.append)
+    disk.write_file("one/file", b"x")
+
+    def refuse(path, **_given):
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    disk.remove("one")
+    until(lambda: told)
+    assert "could not be deleted: [Errno 1] Operation not permitted" in told[0]
+    assert disk.names() == []
 
 
 def test_unfinished_files_of_a_crash_are_swept_away(tmp_path):
