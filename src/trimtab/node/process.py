@@ -171,6 +171,10 @@ class Node:
                 if isinstance(member, Rebootstrap):
                     return member
                 return await self._take_part(member, disk, opening)
+            except DiskFull:
+                # What is still to be deleted may be all the space that is needed, and nobody deletes it afterwards.
+                disk.await_deleted()
+                raise
             finally:
                 disk.close()
         except DiskFull as error:

@@ -2,10 +2,11 @@
 
 A load writes all its rows with one timestamp, so of two rows of one key that differ nobody could say which one stays.
 Within a chunk they are compared as they are (`bad_rows`). Those of chunks before are gone by then; what is kept of them
-is 24 bytes each: two numbers made of the token and a hash of the key, 104 bits together, and a hash of the values. Two
-keys that have both numbers in common are not to be expected in the lifetime of any cluster. The first one begins as the
-token does, so rows that are in the order of their keys are nearly in that of their numbers, and are sorted in no time.
-Where a key is one number of 64 bits there is no hash of it, but the number itself.
+is 24 bytes each: two numbers of the key, 128 bits together, and a hash of the values. Two keys that have both numbers
+in common are not to be expected in the lifetime of any cluster.
+
+The first number, the key's *place*, is what they are sorted and found by. Where a partition is one row it is the token:
+rows are in that order already. Where it has many it is a hash of the whole key, and the token comes second.
 
 Bounded: so many rows are remembered, the first ones. A task of one chunk, which is the usual one, pays nothing.
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     Hashes = NDArray[np.uint64]
 
 MAX_ROWS = 10_000_000  # 240 MB, about as much as a chunk
-_HASHED_BITS = 24
-_SHORT_BYTES = TOKEN_BYTES + 8 + 1  # of a key with one number in it, and its section
-_ODD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,15 @@ class _Prints:
     def take(self, places: NDArray[np.intp] | NDArray[np.bool_]) -> _Prints:
         return _Prints(self.places[places], self.keys[places], self.values[places])
 
-    def in_order(self) -> _Prints:
-        import numpy as np
-
-        if bool((self.places[1:] >= self.places[:-1]).all()):
-            return self
-        return self.take(np.argsort(self.places, kind="stable"))  # which is quick where much is in order already
-
     def merged(self, other: _Prints) -> _Prints:
         import numpy as np
 
-        return _Prints(
+        both = _Prints(
             np.concatenate((self.places, other.places)),
             np.concatenate((self.keys, other.keys)),
             np.concatenate((self.values, other.values)),
-        ).in_order()
+        )
+        return both.take(np.argsort(both.places, kind="stable"))
 
     def to_bytes(self) -> bytes:
         import numpy as np
@@ -87,7 +79,7 @@ class KnownRows:
     def __init__(self, layout: RowLayout, max_rows: int = MAX_ROWS) -> None:
         self._layout = layout
         self._left = max_rows
-        self._numbered: tuple[SortedRows, Hashes, Hashes] | None = None  # the rows that were looked at last
+        self._numbered: tuple[SortedRows, Hashes, Hashes, NDArray[np.int64]] | None = None  # what was looked at last
         self._known: list[_Prints] = []  # each more than twice as long as the next: so there are few of them
 
     def conflicts(self, encoded: Encoded) -> list[Bad]:
@@ -97,12 +89,12 @@ class KnownRows:
         rows = encoded.rows
         if rows is None or not len(rows) or not self._known:
             return []
-        places, keys = self._numbers_of(rows)
+        places, keys, at = self._numbers_of(rows)
         differing = []
         for known in self._known:
             here, values = known.of(places, keys)
             if len(here):
-                differing.append(here[hashes(rows.values.take(rows.order[here])).view(np.uint64) != values])
+                differing.append(here[hashes(rows.values.take(at[here])).view(np.uint64) != values])
         found = np.concatenate(differing) if differing else np.empty(0, np.intp)
         return self._rows_of(encoded, places[found]) if len(found) else []
 
@@ -111,17 +103,18 @@ class KnownRows:
         import numpy as np
 
         rows = encoded.rows
-        if rows is None or not len(rows):
+        if rows is None or not len(rows) or not self._left:
             return
-        prints = _Prints(*self._numbers_of(rows), rows.value_hashes()[rows.order])
+        places, keys, at = self._numbers_of(rows)
+        self._numbered = None
+        prints = _Prints(places, keys, rows.value_hashes()[at])
         if any(column.name in encoded.taken.schema.names for column in self._layout.static.columns):
             # What partitions have in common is no row.
             own = keys_of(self._layout, encoded.taken)
             if own is None:
                 return
             prints = prints.take(np.isin(prints.places, _numbers(self._layout, own[0])[0]))
-        self._numbered = None
-        self._add(prints.in_order())
+        self._add(prints)
 
     def to_bytes(self) -> bytes:
         """All that is known. LoadFailed: there were more rows than are remembered."""
@@ -132,11 +125,19 @@ class KnownRows:
             )
         return b"".join(known.to_bytes() for known in self._known)
 
-    def _numbers_of(self, rows: SortedRows) -> tuple[Hashes, Hashes]:
-        """In the order of the rows."""
+    def _numbers_of(self, rows: SortedRows) -> tuple[Hashes, Hashes, NDArray[np.int64]]:
+        """By their places; and which rows they are."""
+        import numpy as np
+
         if self._numbered is None or self._numbered[0] is not rows:
             places, keys = _numbers(self._layout, rows.rows)
-            self._numbered = rows, places[rows.order], keys[rows.order]
+            at = rows.order
+            places = places[at]
+            if self._layout.clustering:
+                by_place = np.argsort(places)
+                places, at = places[by_place], at[by_place]
+            assert bool((places[1:] >= places[:-1]).all()), "rows are in the order of their tokens"
+            self._numbered = rows, places, keys[at], at
         return self._numbered[1:]
 
     def _add(self, prints: _Prints) -> None:
@@ -167,18 +168,16 @@ class KnownRows:
 
 
 def _numbers(layout: RowLayout, keys: Ragged) -> tuple[Hashes, Hashes]:
-    """Of each key: the beginning of its token with some bits of the other number, and that."""
+    """Of each key, whatever chunk it comes in: its place, and the other number."""
     import numpy as np
 
-    if not layout.clustering and keys.width == _SHORT_BYTES:
-        # No two numbers of 64 bits have the same product with an odd one.
-        hashed = keys.numbers(TOKEN_BYTES, ">u8").astype(np.uint64) * np.uint64(_ODD)
-    else:
-        hashed = hashes(keys).view(np.uint64)
-    places = ordered_tokens(keys)
-    places &= np.uint64(2**64 - 2**_HASHED_BITS)
-    places |= hashed >> np.uint64(64 - _HASHED_BITS)
-    return places, hashed
+    tokens = ordered_tokens(keys)
+    if layout.clustering:
+        return hashes(keys).view(np.uint64), tokens
+    if layout.partition_end == TOKEN_BYTES + 8:
+        # What follows the token is 64 bits itself.
+        return tokens, keys.numbers(TOKEN_BYTES, ">u8").astype(np.uint64)
+    return tokens, hashes(keys).view(np.uint64)
 
 
 @dataclass(frozen=True)

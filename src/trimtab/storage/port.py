@@ -153,7 +153,9 @@ class Store(Protocol):
         ...
 
     def merge(self) -> None:
-        """Merge files in the background, as a store does from the beginning. Blocking likewise."""
+        """Merge files in the background, as a store does from the beginning; and a few that were ingested at once,
+        where they are much of a small store. Blocking, for less than a second: not for the loop.
+        """
         ...
 
     def reopen(self) -> None:
@@ -211,7 +213,7 @@ class Disk(Protocol):
     def remove(self, name: str, *, synced: bool = True) -> None:
         """Remove a store, a directory of stores, or a file; nothing when there is none.
 
-        Durable when it returns; not `synced`: it may be back when `boot_id` is another.
+        Durable when it returns; not `synced`: it may be back when `boot_id` is another. Its space may come back later.
         """
         ...
 

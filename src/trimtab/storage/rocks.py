@@ -49,6 +49,7 @@ _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONFIG = "rocksdict-config.json"
+_UNFINISHED = ".unfinished-"
 
 
 class RocksDisk:
@@ -78,6 +79,7 @@ class RocksDisk:
         self._small: set[str] = set()
         # Stores are opened, and directories removed, on threads too.
         self._unfinished = itertools.count(1)
+        self._life = os.urandom(4).hex()  # what an earlier one has left may still be there
         self._making_parents = threading.Lock()
         self._opening = threading.Lock()
         self._template: Path | None = None
@@ -142,7 +144,7 @@ class RocksDisk:
             if synced:
                 _sync_unless_gone(path.parent)
                 _sync_directory(self.path)
-            if doomed.is_dir():
+            if doomed.is_dir() and not doomed.is_symlink():
                 self._rubbish.add(doomed)
             else:
                 doomed.unlink(missing_ok=True)
@@ -282,6 +284,10 @@ class RocksDisk:
 
     def lock(self) -> AbstractContextManager[object]:
         return threading.Lock()
+
+    def await_deleted(self) -> None:
+        """Returns when what was removed takes no space any more. Blocking."""
+        self._rubbish.await_empty()
 
     def close(self) -> None:
         """End the threads and close every store, those too that a thread has just opened."""
@@ -476,11 +482,14 @@ class RocksDisk:
             self._report(text)
 
     def _unfinished_path(self) -> Path:
-        return self.path / f".unfinished-{os.getpid()}-{next(self._unfinished)}"
+        return self.path / f"{_UNFINISHED}{self._life}-{next(self._unfinished)}"
 
     def _sweep(self) -> None:
-        for path in self.path.glob(".unfinished-*"):
-            _delete(path)
+        for path in self.path.glob(f"{_UNFINISHED}*"):
+            if path.is_dir() and not path.is_symlink():
+                self._rubbish.add(path)
+            else:
+                path.unlink()
 
 
 def _boot_id() -> str:

@@ -18,6 +18,10 @@ import rocksdict
 # RocksDB merges them, and with so many it may not be put off.
 SMALL_MERGED_FROM = 4
 MOST_LOOSE_FILES = 24
+# Fewer than that stay as they are, unless a load has brought them: then a store of up to so many bytes, of which loose
+# files are at least one part in so many, is merged as a whole. Loads of a few rows each are merged now and then only.
+MERGED_WHOLE_BYTES = 64 << 20
+MOSTLY_LOOSE = 3
 
 
 def merged_at_once(loose_files: int) -> bool:

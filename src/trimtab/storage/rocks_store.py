@@ -31,7 +31,7 @@ from trimtab.storage.port import (
     SyncFailed,
     check_bytes,
 )
-from trimtab.storage.rocks_options import SMALL_MERGED_FROM, merged_at_once
+from trimtab.storage.rocks_options import MERGED_WHOLE_BYTES, MOSTLY_LOOSE, SMALL_MERGED_FROM, merged_at_once
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
@@ -306,6 +306,26 @@ class RocksStore:
         with self._flushing:
             self._check_writable()
             self._set_merging(True)
+            if self._loose_for_good():
+                try:
+                    # RocksDB does it in a thread of its own, without the interpreter.
+                    self._db.compact_range(None, None)
+                    let_go()
+                except Exception as error:
+                    raise self._explain(error, "merge") from error
+
+    def _loose_for_good(self) -> bool:
+        """Whether much of it is in too few loose files for RocksDB to merge them, and it is small enough to do so now.
+
+        Every read would look into each of them, and who copies it would copy as many files.
+        """
+        if not 0 < int(self._db.property_value(_LOOSE_FILES) or 0) < SMALL_MERGED_FROM:
+            return False
+        files = self._db.live_files()
+        size_bytes = sum(int(file["size"]) for file in files)
+        loose_bytes = sum(int(file["size"]) for file in files if file["level"] == 0)
+        room_bytes = min(MERGED_WHOLE_BYTES, self._disk.free_bytes() - self._disk.reserve_bytes)
+        return MOSTLY_LOOSE * loose_bytes >= size_bytes and size_bytes <= room_bytes
 
     def _set_merging(self, on: bool) -> None:
         if on == self._merging:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.rows import tables
 from tests.unit.spark.plans import FakeServers, plan
 
+from trimtab.catalog.schema import Table
 from trimtab.rows.layout import RowLayout
 from trimtab.spark.encoding import encode_chunk, without
 from trimtab.spark.known_rows import KnownRows
@@ -81,22 +82,63 @@ def test_the_first_row_of_each_key_decides_however_many_chunks_there_are(seed: i
     assert rejected(*parts) == expected
 
 
+def conflicts_of(of: Table, parts: Sequence[pa.Table]) -> list[set[object]]:
+    """The partition keys of rows that are in conflict with earlier chunks, of each chunk."""
+    layout, of_load = RowLayout(of), plan(table=of, on_error=REJECT)
+    known, found = KnownRows(layout), []
+    for part in parts:
+        encoded = encode_chunk(layout, part, of_load)
+        bad = known.conflicts(encoded)
+        found.append({part["p0"][each.row].as_py() for each in bad})
+        known.remember(without(layout, encoded, bad, of_load))
+    return found
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_keys_that_are_one_number_are_known_by_it(seed: int) -> None:
     rng = random.Random(seed)
-    numbered = tables.table(["bigint"], [], ["text"])
-    layout, known = RowLayout(numbered), KnownRows(RowLayout(numbered))
     # Some are alike in all bytes but the first.
     ids = [low + (high << 56) for low in rng.sample(range(1000), 20) for high in (-3, 0, 1)]
     first: dict[int, str] = {}
+    parts, expected = [], []
     for _ in range(10):
         rows = {id: rng.choice("xy") for id in rng.sample(ids, 15)}
-        part = pa.table({"p0": pa.array(rows, pa.int64()), "v0": list(rows.values())})
-        encoded = encode_chunk(layout, part, plan(table=numbered, on_error=REJECT))
-        expected = {id for id, value in rows.items() if first.setdefault(id, value) != value}
-        found = known.conflicts(encoded)
-        assert {part["p0"][each.row].as_py() for each in found} == expected
-        known.remember(without(layout, encoded, found, plan(table=numbered, on_error=REJECT)))
+        expected.append({id for id, value in rows.items() if first.setdefault(id, value) != value})
+        parts.append(pa.table({"p0": pa.array(rows, pa.int64()), "v0": list(rows.values())}))
+    assert conflicts_of(tables.table(["bigint"], [], ["text"]), parts) == expected
+
+
+def test_a_text_of_eight_bytes_is_the_same_key_beside_longer_ones_and_alone() -> None:
+    # A text of six letters takes eight bytes in a key.
+    parts = [pa.table({"p0": keys, "v0": ["x"] * len(keys)}) for keys in (["aaaaaa"], ["bbbbbb", "c"])]
+    parts += [pa.table({"p0": ["aaaaaa", "c"], "v0": ["y", "x"]}), pa.table({"p0": ["bbbbbb"], "v0": ["y"]})]
+    assert conflicts_of(tables.table(["text"], [], ["text"]), parts) == [set(), set(), {"aaaaaa"}, {"bbbbbb"}]
+
+
+def test_in_a_partition_of_many_rows_each_conflict_is_found_and_no_other() -> None:
+    wide, rows = tables.table(["int"], ["int"], ["int"]), 60_000
+    layout, known = RowLayout(wide), KnownRows(RowLayout(wide))
+    of_load = plan(table=wide, on_error=REJECT)
+
+    def part(keys: range, value: int) -> pa.Table:
+        columns = {"p0": [1] * len(keys), "c0": list(keys), "v0": [value] * len(keys)}
+        return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
+
+    known.remember(encode_chunk(layout, part(range(rows), 1), of_load))
+    again = part(range(rows - 1000, 2 * rows), 2)
+    assert sorted(each.row for each in known.conflicts(encode_chunk(layout, again, of_load))) == list(range(1000))
+
+
+def test_hashes_that_were_computed_before_are_those_in_the_keys() -> None:
+    batch = pa.table({"p0": pa.array([5, 3, 9], pa.int64()), "v0": ["a", "b", "c"]})
+    numbered = tables.table(["bigint"], [], ["text"])
+    layout = RowLayout(numbered)
+    plain, asked = (encode_chunk(layout, batch, plan(table=numbered)).rows for _ in range(2))
+    assert plain is not None and asked is not None
+    asked.value_hashes()
+    assert list(asked.pairs()) == list(plain.pairs())
+    parts = {tablet: list(part.pairs()) for tablet, part in asked.by_tablet(8)}
+    assert parts == {tablet: list(part.pairs()) for tablet, part in plain.by_tablet(8)}
 
 
 def test_so_many_rows_are_remembered_and_no_more() -> None:

@@ -18,8 +18,8 @@ _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 @pytest.mark.parametrize(
     ("master", "memory_gib", "rows"),
     [
-        ("local[2,4]", 24, "4096"),
-        ("local[*]", 32, "4096"),
+        ("local[2,4]", 24, "2048"),
+        ("local[*]", 32, "2048"),
         ("local[*]", 8, "1365"),
         ("local", 3, "1024"),
         ("local[8]", 16, "682"),
