@@ -173,7 +173,7 @@ class Node:
                 return await self._take_part(member, disk, opening)
             except DiskFull:
                 # What is still to be deleted may be all the space that is needed, and nobody deletes it afterwards.
-                disk.await_deleted()
+                await asyncio.to_thread(disk.await_deleted)
                 raise
             finally:
                 disk.close()
