@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks.elastic_cluster import ElasticCluster
 from benchmarks.load import BenchmarkFailed
+from benchmarks.offered_load import FROM_BEGUN, FROM_DUE
 from benchmarks.report import Options, Report, Row, describe_machine, percentile
 from trimtab.jobs.records import JobKind
 from trimtab.playground.moving import Moves
@@ -262,7 +263,7 @@ def _equal(stage: Stage) -> None:
     idle = _Reads(stage, table, stage.rows, 2.0 if options.quick else _IDLE_S)
     idle_ms = idle.wait()
     stage.say(f"point reads at {READS_PER_S:.0f}/s while idle: p99 {percentile(idle_ms, 0.99):.2f} ms")
-    rounds, begins, during_ms, failed = 1 if options.quick else options.rounds, [], [], 0
+    rounds, begins, during_ms, begun_ms, failed = 1 if options.quick else options.rounds, [], [], [], 0
     # Whether rows are read beside the moves -> seconds of the moves, and of cp beside the same reads.
     moved_s: dict[bool, list[float]] = {False: [], True: []}
     copied_s: dict[bool, list[float]] = {False: [], True: []}
@@ -276,6 +277,7 @@ def _equal(stage: Stage) -> None:
         copied_s[read].append(copy_s)
         if reads is not None:
             during_ms += reads.stop(*added.window)
+            begun_ms += reads.begun_ms
             failed += reads.failed
         beside = "beside point reads" if read else "alone"
         stage.say(f"cp and sync of {copy_bytes / 1e6:,.0f} MB, {beside}: {copy_s:.2f} s (round {number // 2 + 1})")
@@ -284,6 +286,7 @@ def _equal(stage: Stage) -> None:
             cluster.drain(added.instance_id)
             cluster.still(lambda: True)
     during_ms.sort()
+    begun_ms.sort()
     total_mb = stage.rows * ROW_BYTES * REPLICATION / 1e6
     case = f"a node joins three: {TABLETS} equal tablets, {total_mb:,.0f} MB of replicas"
     for read, metric in ((False, "seconds of the moves"), (True, "the same beside point reads, s")):
@@ -295,8 +298,9 @@ def _equal(stage: Stage) -> None:
     if not during_ms:
         raise BenchmarkFailed("no read fell into the time of the moves")
     case = f"point reads at {READS_PER_S:.0f}/s meanwhile ({len(during_ms)} reads)"
-    for name, share in (("p50", 0.5), ("p99", 0.99)):
-        stage.row(case, f"{name} ms", percentile(during_ms, share), "idle", percentile(idle_ms, share))
+    for metric, share in (("p50 ms", 0.5), (FROM_DUE, 0.99)):
+        stage.row(case, metric, percentile(during_ms, share), "idle", percentile(idle_ms, share))
+    stage.row(case, FROM_BEGUN, percentile(begun_ms, 0.99), "idle", percentile(sorted(idle.begun_ms), 0.99))
     stage.row(case, "reads that failed", failed, "idle", idle.failed)
     _leave(stage, added, table)
 
@@ -364,6 +368,7 @@ class _Reads:
         self._journal.unlink(missing_ok=True)
         self._process = subprocess.Popen(command, cwd=stage.options.root, stdout=subprocess.PIPE, text=True)
         self.failed = 0
+        self.begun_ms: list[float] = []
         stage.cluster.until(lambda: self._journal.exists() or self._process.poll() is not None, "reads begin")
 
     def wait(self) -> list[float]:
@@ -379,8 +384,9 @@ class _Reads:
         self._process.communicate(timeout=120)
         found = []
         for line in self._journal.read_text().splitlines():
-            due, took_ms, good = line.split()
+            due, took_ms, begun_ms, good = line.split()
             if since <= float(due) <= until:
                 found.append(float(took_ms))
+                self.begun_ms.append(float(begun_ms))
                 self.failed += good != "1"
         return sorted(found)

@@ -31,8 +31,9 @@ from typing import BinaryIO, TypeVar
 from trimtab.bulk import protocol
 from trimtab.bulk.protocol import Answer, BadFrame, Fetch, List, Pack, PackedFile, Request, Stage, Stat
 from trimtab.bulk.sockets import prepare
+from trimtab.bulk.sources import Pieces, Source, opened
 from trimtab.net.addresses import parse_address
-from trimtab.storage.file_sums import sum_of, sum_of_file
+from trimtab.storage.file_sums import sum_of
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
@@ -238,7 +239,7 @@ class BulkClient:
 
     def stage(
         self,
-        source: Path,
+        source: Path | Pieces,
         session: str,
         tablet: int,
         name: str,
@@ -254,9 +255,9 @@ class BulkClient:
         """
         if wrong := protocol.wrong_session(session) or protocol.wrong_name(name):
             raise ValueError(wrong)
-        with source.open("rb", buffering=0) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            known = sum_of_file(file) if checksum is None else checksum
+        with opened(source) as file:
+            size_bytes = file.size_bytes
+            known = file.checksum() if checksum is None else checksum
             request = Stage(ticket, session, tablet, name, size_bytes, known, replace)
             sent = farthest = 0
 
@@ -313,17 +314,15 @@ class BulkClient:
         """How much of a staged file the server has: `offset` bytes; `done`: all of it, durable."""
         return self._going_on(lambda: self._ask(Stat(ticket, session, tablet, name, size_bytes, checksum)))
 
-    def _send(self, file: BinaryIO, offset: int, size_bytes: int, progress: Progress | None) -> int:
+    def _send(self, file: Source, offset: int, size_bytes: int, progress: Progress | None) -> int:
         sock = self._connected()
         begun = offset
-        # Under TLS the bytes are read from where the file stands, where the offset is 0.
-        file.seek(offset)
         try:
             while offset < size_bytes:
                 if _has_news(sock):
                     # It has nothing to say before it has all bytes, but that it does not want them.
                     self._heed_last_word(sock, ConnectionAbortedError("the server ended the transfer"))
-                sent = sock.sendfile(file, offset, min(size_bytes - offset, _SEND_BYTES))
+                sent = file.send(sock, offset, min(size_bytes - offset, _SEND_BYTES))
                 if not sent:
                     self.close()
                     raise BulkError(f"the file to be sent has become shorter: {offset} of {size_bytes} bytes")

@@ -68,6 +68,7 @@ NAMES: tuple[str, ...] = (
     "load.seal.checked",
     "load.seal.after",
     "load.adopt.before",
+    "load.adopt.composed",
     "load.adopt.prepared",
     "load.adopt.tablet",
     "load.adopt.ingested",

@@ -1,33 +1,31 @@
 """The files of one task, on their way to every replica of their tablets.
 
-One thread and one connection for each instance; a file goes to all its replicas at the same time, and is removed here
+One thread and one connection for each instance; a file goes to all its replicas at the same time, and is forgotten here
 when the last of them is done with it. Connections that break are taken up again where they were (`bulk.client`). An
 instance that can't be reached for good is left out for the rest of the task, as long as a quorum of every tablet's
 replicas has its files: the driver sees to it later. What is refused ends the load, with the reason.
 
-Bounded: so many files wait at most; whoever makes them faster than they can be sent waits, too.
+Bounded: files are in memory, and so many bytes wait at most; whoever makes them faster than they can be sent waits, too.
 """
 
 from __future__ import annotations
 
-import os
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
 from trimtab.bulk.client import BulkCancelled, BulkClient, BulkError, BulkLost, BulkRefused, Patience
 from trimtab.bulk.protocol import DISK_FULL, EXPIRED, NO_SESSION
+from trimtab.bulk.sources import Pieces
 from trimtab.client.errors import Error
 from trimtab.loads.protocol import StagedFile
 from trimtab.spark.load_plan import HeldFile, LoadFailed, LoadPlan, NotNow, OutOfReach
-from trimtab.storage.file_sums import sum_of_file
 
-MAX_WAITING = 64  # files of one task that are not everywhere yet
+MAX_WAITING_BYTES = 64 << 20  # of one task, which are not everywhere yet; or one file that is larger
 LOST_S = 30.0  # so long an instance that could not be reached is tried only once by tasks of this process
 _JOIN_S = 30.0
 
@@ -37,7 +35,7 @@ _lost_until: dict[str, float] = {}  # by bulk address, on the monotonic clock
 class Client(Protocol):
     """What is used of BulkClient."""
 
-    def stage(self, source: Path, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int) -> object: ...
+    def stage(self, source: Pieces, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int) -> object: ...
 
     def cancel(self) -> None: ...
 
@@ -49,7 +47,7 @@ Connect = Callable[[str, Patience], Client]
 
 @dataclass(eq=False)
 class _Outgoing:
-    path: Path
+    source: Pieces
     file: StagedFile
     waits_for: int
     holders: set[int] = field(default_factory=set)
@@ -71,7 +69,8 @@ class Sending:
         self._fresh_ticket = fresh_ticket
         self._connect: Connect = connect or (lambda address, patience: BulkClient(address, tls, patience=patience))
         self._lock = threading.Lock()
-        self._room = threading.Semaphore(MAX_WAITING)
+        self._room = threading.Condition(self._lock)
+        self._waiting_bytes = 0
         self._queues: dict[int, SimpleQueue[_Outgoing | None]] = {}
         self._threads: list[threading.Thread] = []
         self._clients: list[Client] = []
@@ -86,14 +85,18 @@ class Sending:
         self._fail(LoadFailed("the task ended"))
         self._end()
 
-    def send(self, path: Path, tablet: int, name: str, rows: int) -> None:
+    def send(self, source: Pieces, tablet: int, name: str, rows: int) -> None:
         """Have a file sent; raises what went wrong with an earlier one."""
-        self._room.acquire()
+        size_bytes = source.size_bytes
+        with self._room:
+            self._room.wait_for(
+                lambda: not self._waiting_bytes or self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
+            )
+            self._waiting_bytes += size_bytes
         self._check()
-        with path.open("rb", buffering=0) as file:
-            size_bytes, checksum = os.fstat(file.fileno()).st_size, sum_of_file(file)
         replicas = self._plan.replicas[tablet]
-        outgoing = _Outgoing(path, StagedFile(tablet, name, size_bytes, checksum, rows), len(replicas))
+        file = StagedFile(tablet, name, size_bytes, source.checksum(), rows)
+        outgoing = _Outgoing(source, file, len(replicas))
         for raft_id in replicas:
             self._queue(raft_id).put(outgoing)
 
@@ -171,7 +174,7 @@ class Sending:
         while True:
             tickets -= 1
             try:
-                client.stage(outgoing.path, self._plan.id, file.tablet, file.name, self._ticket, checksum=file.checksum)
+                client.stage(outgoing.source, self._plan.id, file.tablet, file.name, self._ticket, checksum=file.checksum)
                 return True
             except BulkLost as error:
                 self.missing[raft_id] = str(error)
@@ -196,14 +199,13 @@ class Sending:
             ) from error
 
     def _settle(self, raft_id: int, outgoing: _Outgoing, held: bool) -> None:
-        """The last one to be done with a file removes it, and looks whether enough have it."""
+        """The last one to be done with a file looks whether enough have it."""
         with self._lock:
             if held:
                 outgoing.holders.add(raft_id)
             outgoing.waits_for -= 1
             if outgoing.waits_for:
                 return
-        outgoing.path.unlink(missing_ok=True)
         holders = frozenset(outgoing.holders)
         if self._failure is None and (short := self._plan.short_of(outgoing.file.tablet, holders)):
             reasons = "; ".join(
@@ -216,7 +218,8 @@ class Sending:
             )
         with self._lock:
             self._done.append(HeldFile(outgoing.file, tuple(sorted(holders))))
-        self._room.release()
+            self._waiting_bytes -= outgoing.file.size_bytes
+            self._room.notify()
 
 
 def _refused(plan: LoadPlan, raft_id: int, error: BulkRefused) -> NotNow:

@@ -2,7 +2,8 @@
 
     batches ─▶ chunk ─▶ rows encoded and sorted ─▶ one run for each tablet ─▶ sent to all its replicas, in parallel
 
-Nothing is shuffled: each task writes its own runs, and stores merge those that overlap. Names are the attempt's own, so
+Nothing is shuffled: each task writes its own runs, and stores merge those that overlap. They are in memory until they
+are sent: a file of a disk would be written here, read again and deleted, on the processors of those who serve. Names are the attempt's own, so
 that attempts of one task, at the same time even, don't meet; which of them counts the driver says when it seals. What
 can't succeed however often the task is tried (a bad row, a full disk, a load that was ended) is returned as the part's
 `failed`; all else is raised, and Spark tries the task again.
@@ -14,16 +15,15 @@ import contextlib
 import gc
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
+from trimtab.bulk.sources import Pieces
 from trimtab.rows.layout import RowLayout
 from trimtab.spark.encoding import chunks, encode_chunk, without
 from trimtab.spark.known_rows import MAX_ROWS, KnownRows
 from trimtab.spark.load_plan import LoadFailed, LoadPlan, OutOfReach, StagedPart
 from trimtab.spark.rejecting import RejectFiles, name_of
 from trimtab.spark.sending import Connect, Sending
-from trimtab.spark.work_folder import WorkFolder
 from trimtab.storage import sst
 
 Progress = Callable[[int, int], None]  # rows and bytes that were staged since it was called last
@@ -41,22 +41,19 @@ def stage(
     trusted: bool = True,
     progress: Progress | None = None,
     connect: Connect | None = None,
-    base: str | None = None,
 ) -> StagedPart:
     """Stage the rows of the batches that `read` gives, as attempt `attempt`, which nobody else is called.
 
-    `read` may put aside what it can't make rows of. `trusted`: texts are UTF-8 for certain. `base`: where files lie
-    until they are sent. OutOfReach: too few replicas could be reached; another attempt may do better.
+    `read` may put aside what it can't make rows of. `trusted`: texts are UTF-8 for certain. OutOfReach: too few replicas could be reached; another attempt may do better.
     """
     rejects = RejectFiles(plan.rejected, name_of(plan.table.full_name, plan.id), attempt)
     rows = 0
     try:
         with (
             without_collector(),
-            WorkFolder(base) as folder,
             Sending(plan, tls=tls, fresh_ticket=fresh_ticket, connect=connect) as sending,
         ):
-            runs = _Runs(plan, folder, attempt, sending, progress)
+            runs = _Runs(plan, attempt, sending, progress)
             known = KnownRows(runs.layout, plan.compare_rows or MAX_ROWS)
             for chunk, more in chunks(read(rejects.add), plan.chunk_rows, plan.chunk_bytes):
                 encoded = encode_chunk(runs.layout, chunk, plan, trusted=trusted)
@@ -93,19 +90,20 @@ def stage(
 class _Runs:
     """Writes the runs of one attempt, numbered, and has them sent."""
 
-    def __init__(self, plan: LoadPlan, folder: Path, attempt: str, sending: Sending, progress: Progress | None) -> None:
+    def __init__(self, plan: LoadPlan, attempt: str, sending: Sending, progress: Progress | None) -> None:
         self.layout = RowLayout(plan.table, plan.types)
-        self._plan, self._folder, self._attempt = plan, folder, attempt
+        self._plan, self._attempt = plan, attempt
         self._sending, self._progress = sending, progress
         self._chunk = 0
 
     def write(self, rows: Any) -> None:
         for tablet, part in rows.by_tablet(len(self._plan.replicas)):
             name = f"{self._attempt}-{self._chunk}.sst"
-            run = sst.write_run(self._folder / f"{tablet}.{name}", part, durable=False)
-            self._sending.send(run.path, tablet, name, run.rows)
+            run = Pieces()
+            sst.write_table(run, part)
+            self._sending.send(run, tablet, name, len(part))
             if self._progress is not None:
-                self._progress(run.rows, run.file_bytes)
+                self._progress(len(part), run.size_bytes)
         self._chunk += 1
 
 

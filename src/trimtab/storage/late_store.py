@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from trimtab.storage.memory_table import MemoryBatch, Operation, Table
+from trimtab.storage.memory_table import MemoryBatch, Operation, Table, add_to
 from trimtab.storage.port import Batch, Disk, StorageError, Store, StoreClosed, SyncDone, check_bytes
 
 # A batch is written without a pause, and the loop's thread waits for it.
@@ -154,7 +154,7 @@ class LateStore:
             try:
                 made = self._made = self._disk.open(self.name, wal=False, small=True)
             except (StorageError, OSError) as error:
-                if _may_pass(error):
+                if may_pass(error):
                     raise NotMade(f"{self.name!r} stays in memory: {error}") from error
                 raise
             return made if self._filled(made, pairs) else None
@@ -264,7 +264,8 @@ class LateStore:
         return StoreClosed(f"{self.name!r} was closed")
 
 
-def _may_pass(error: StorageError | OSError) -> bool:
+def may_pass(error: BaseException) -> bool:
+    """Whether a store that could not be opened may be, a little later, without anybody doing anything."""
     if isinstance(error, OSError):
         return error.errno in _TOO_MANY_FILES
     text = str(error).lower()
@@ -280,11 +281,5 @@ def _table_of(pairs: Mapping[bytes, bytes]) -> Table:
 
 def _translated(operations: Sequence[Operation], store: Store) -> Batch:
     batch = store.batch()
-    for operation in operations:
-        if len(operation) == 3:
-            batch.delete_range(operation[0], operation[1])
-        elif operation[1] is None:
-            batch.delete(operation[0])
-        else:
-            batch.put(operation[0], operation[1])
+    add_to(batch, operations)
     return batch

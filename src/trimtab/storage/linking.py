@@ -1,7 +1,7 @@
 """A copy of a RocksDB database as links to its tables, which may be open: what RocksDB calls a checkpoint.
 
-RocksDB's own keeps the interpreter while it is made, with its syncs. Here it is links, the manifest's records once
-more, and a file that names them. A table that has gone meanwhile was merged into others, and a later look finds those.
+RocksDB's own keeps the interpreter while it is made, with its syncs. Here it is links, and the manifest's records once
+more. A table that has gone meanwhile was merged into others, and a later look finds those.
 Where the manifest is not understood, or there are no links, RocksDB is asked after all.
 """
 
@@ -36,25 +36,24 @@ def link_tables(source: Path, target: Path) -> bool:
         except NotUnderstood:
             return False
         target.mkdir()
-        if _linked(source, target, live):
+        if _linked(source, target, live, manifest.name):
             (target / manifest.name).write_bytes(data[:end])
-            (target / "CURRENT").write_text(f"{manifest.name}\n")
             return True
         _empty(target)
     return False
 
 
-def _linked(source: Path, target: Path, live: set[int]) -> bool:
-    """Whether all of them were there, and links can be made."""
+def _linked(source: Path, target: Path, live: set[int], manifest: str) -> bool:
+    """Whether all of them were there, with that manifest, and links can be made."""
     try:
-        for number in live:
-            name = f"{number:06}.sst"
+        for name in ("CURRENT", *(f"{number:06}.sst" for number in live)):
             os.link(source / name, target / name)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
         return False
-    return True
+    # It is never written in place: another manifest comes with another file of that name.
+    return (target / "CURRENT").read_text() == f"{manifest}\n"
 
 
 def _empty(target: Path) -> None:

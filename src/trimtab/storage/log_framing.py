@@ -8,7 +8,7 @@ any MIDDLE, LAST. The checksum covers type and payload.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 BLOCK_BYTES = 32 * 1024
 HEADER_BYTES = 7
@@ -57,3 +57,21 @@ def fragments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         start = offset + HEADER_BYTES
         yield offset, kind, data[start : start + length]
         offset = start + length
+
+
+def framed(records: Iterable[bytes]) -> bytes:
+    """A log that consists of these records."""
+    found = bytearray()
+    for record in records:
+        rest, first = memoryview(record), True
+        while first or rest:
+            left = BLOCK_BYTES - len(found) % BLOCK_BYTES
+            if left < HEADER_BYTES:
+                found += bytes(left)
+                left = BLOCK_BYTES
+            part, rest = rest[: left - HEADER_BYTES], rest[left - HEADER_BYTES :]
+            kind = (FIRST if rest else FULL) if first else (MIDDLE if rest else LAST)
+            total = masked_crc(bytes([kind]) + part)
+            found += FRAGMENT.pack(total, len(part), kind) + part
+            first = False
+    return bytes(found)

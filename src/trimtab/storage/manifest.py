@@ -16,14 +16,15 @@ from pathlib import Path
 
 from trimtab.storage.log_framing import BLOCK_BYTES, FIRST, FULL, HEADER_BYTES, LAST, fragments, masked_crc
 
-_NEW, _GONE, _END_OF_NEW = 103, 6, 1
-_LOG, _OLDEST_LOG = 2, 10
+COMPARATOR, LOG, NEXT_FILE, LAST_SEQUENCE = 1, 2, 3, 4
+NEW, END_OF_NEW = 103, 1
+_GONE, _OLDEST_LOG = 6, 10
 # What else records speak of: how many numbers come after the tag, and then how many strings.
 _OTHERS = {
-    1: (0, 1),  # comparator
-    _LOG: (1, 0),
-    3: (1, 0),  # next file
-    4: (1, 0),  # last sequence number
+    COMPARATOR: (0, 1),
+    LOG: (1, 0),
+    NEXT_FILE: (1, 0),
+    LAST_SEQUENCE: (1, 0),
     5: (1, 1),  # where merging goes on
     9: (1, 0),  # log before
     _OLDEST_LOG: (1, 0),
@@ -65,7 +66,7 @@ def oldest_live_log(directory: Path) -> int:
             if kind in (FULL, FIRST):
                 with suppress(NotUnderstood):  # of a long record this is the beginning, which has what we look for
                     for tag, numbers in _fields(payload):
-                        if tag in (_LOG, _OLDEST_LOG):
+                        if tag in (LOG, _OLDEST_LOG):
                             oldest = max(oldest, *numbers)
     return oldest
 
@@ -110,7 +111,7 @@ def apply_record(record: bytes, live: set[int]) -> None:
     """It may move a table to another level: gone from one, new at the other."""
     new, gone = set(), set()
     for tag, numbers in _fields(record):
-        if tag == _NEW:
+        if tag == NEW:
             new.add(numbers[1])
         elif tag == _GONE:
             gone.add(numbers[1])
@@ -127,7 +128,7 @@ def _fields(record: bytes) -> Iterator[tuple[int, list[int]]]:
         (tag,), position = _numbers(record, position, 1)
         if tag == _GONE:
             numbers, position = _numbers(record, position, 2)
-        elif tag == _NEW:
+        elif tag == NEW:
             numbers, position = _numbers(record, position, 3)
             position = _past_table(record, position)
         elif tag in _OTHERS:
@@ -149,7 +150,7 @@ def _past_table(record: bytes, position: int) -> int:
     _, position = _numbers(record, position, 2)
     while True:
         (tag,), position = _numbers(record, position, 1)
-        if tag == _END_OF_NEW:
+        if tag == END_OF_NEW:
             return position
         if tag & _MUST_BE_KNOWN:
             raise NotUnderstood(f"field {tag} of a table")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
-from trimtab.storage.port import StorageError, check_bytes
+from trimtab.storage.port import Batch, StorageError, check_bytes
 
 # (key, value) puts, (key, None) deletes, (low, high, True) deletes a range.
 Operation = tuple[bytes, bytes | None] | tuple[bytes, bytes, bool]
-_KEY_OVERHEAD_BYTES = 16
+KEY_OVERHEAD_BYTES = 16
 
 
 class MemoryBatch:
@@ -23,7 +24,7 @@ class MemoryBatch:
             check_bytes(key, "a key")
             check_bytes(value, "a value")
         self._add((key, value))
-        self.bytes += len(key) + len(value) + _KEY_OVERHEAD_BYTES
+        self.bytes += len(key) + len(value) + KEY_OVERHEAD_BYTES
 
     def delete(self, key: bytes) -> None:
         if type(key) is not bytes:
@@ -50,6 +51,17 @@ class MemoryBatch:
         if self._operations is None:
             raise StorageError("this batch was written already; make a new one")
         return self._operations
+
+
+def add_to(batch: Batch, operations: Sequence[Operation]) -> None:
+    """The same operations, in a batch of another store."""
+    for operation in operations:
+        if len(operation) == 3:
+            batch.delete_range(operation[0], operation[1])
+        elif operation[1] is None:
+            batch.delete(operation[0])
+        else:
+            batch.put(operation[0], operation[1])
 
 
 class Undo:
@@ -109,7 +121,7 @@ class Table:
                 keys.append(key)
             else:
                 keys.insert(bisect_left(keys, key), key)
-            self.bytes += len(key) + len(value) + _KEY_OVERHEAD_BYTES
+            self.bytes += len(key) + len(value) + KEY_OVERHEAD_BYTES
         else:
             self.bytes += len(value) - len(old)
         self.values[key] = value
@@ -118,7 +130,7 @@ class Table:
         old = self.values.pop(key, None)
         if old is not None:
             del self.keys[bisect_left(self.keys, key)]
-            self.bytes -= len(key) + len(old) + _KEY_OVERHEAD_BYTES
+            self.bytes -= len(key) + len(old) + KEY_OVERHEAD_BYTES
 
     def apply(self, operations: list[Operation], batch_bytes: int) -> Undo:
         """Change the table; what is returned takes the change back."""
@@ -131,7 +143,7 @@ class Table:
                 for key in self.keys[start:end]:
                     old = values.pop(key)
                     before.setdefault(key, old)
-                    self.bytes -= len(key) + len(old) + _KEY_OVERHEAD_BYTES
+                    self.bytes -= len(key) + len(old) + KEY_OVERHEAD_BYTES
                 del self.keys[start:end]
                 continue
             key, value = operation

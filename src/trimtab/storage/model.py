@@ -337,7 +337,14 @@ class ModelDisk:
     # Disk
 
     def open(
-        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+        self,
+        name: str,
+        *,
+        wal: bool,
+        report: Report | None = None,
+        small: bool = False,
+        coming: int = 0,
+        resting: bool = False,
     ) -> ModelStore:
         check_name(name)
         if name in self._open:
@@ -454,6 +461,25 @@ class ModelDisk:
             self._stores[name] = store
             return
         self._files.update((f"{name}/{inside}", data) for inside, data in found.items() if data is not None)
+
+    def compose(self, name: str, tables: Sequence[str], pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        check_name(name)
+        if self.exists(name):
+            raise StorageError(f"can't compose {name!r}: the name is taken")
+        self._refuse_inside_store(name)
+        check_ascending(name, [key for key, _ in pairs])
+        try:
+            found = [self.read_table(table) for table in tables]
+        except StorageError:
+            return False
+        table = Table()
+        for each in (*found, pairs):
+            for key, value in each:
+                table.put(key, value)
+        if table.bytes > self.free_bytes():
+            raise self.full_error(name)
+        self._stores[name] = _Contents(table)
+        return True
 
     def free_bytes(self) -> int:
         if self.full:

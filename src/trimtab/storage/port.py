@@ -188,12 +188,20 @@ class Disk(Protocol):
         ...
 
     def open(
-        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+        self,
+        name: str,
+        *,
+        wal: bool,
+        report: Report | None = None,
+        small: bool = False,
+        coming: int = 0,
+        resting: bool = False,
     ) -> Store:
         """Open a store, or create it. A dropped torn tail is told to `report`; Corrupt when durable data is damaged.
 
         `small`: one of hundreds, which share their memory. `coming`: so many tables are about to be taken over; it
-        begins as `hold_merging` would leave it.
+        begins as `hold_merging` would leave it. `resting`: a small one that will hardly be written to at first; it
+        may keep what is written in memory until a flush, which may take longer then.
         """
         ...
 
@@ -240,6 +248,14 @@ class Disk(Protocol):
 
     def write_table(self, name: str, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         """Write sorted pairs to a file that a store can ingest; its bytes. Keys must ascend. Blocking, and durable."""
+        ...
+
+    def compose(self, name: str, tables: Sequence[str], pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Make a closed store of tables of this disk, which stay where they are, and of sorted pairs.
+
+        As if an empty one had ingested them in this order and the pairs last: all of it or nothing, and durable. Their
+        contents are not read. False, and there is nothing: these can only be ingested. Blocking.
+        """
         ...
 
     def free_bytes(self) -> int: ...

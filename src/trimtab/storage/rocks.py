@@ -13,7 +13,7 @@ import os
 import resource
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from typing import TypeVar
 import rocksdict
 
 from trimtab.storage import wal
+from trimtab.storage.composing import Part, compose
 from trimtab.storage.file_sums import FileSum
 from trimtab.storage.linking import NO_LINKS
 from trimtab.storage.manifest import framing_trouble, manifest_of
@@ -34,9 +35,11 @@ from trimtab.storage.port import (
     check_file_name,
     check_name,
 )
-from trimtab.storage.rocks_options import RocksOptions, merged_at_once
+from trimtab.storage.resting_store import RestingStore
+from trimtab.storage.rocks_options import MOST_LOOSE_FILES, RocksOptions, merged_at_once
 from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
 from trimtab.storage.rubbish import Rubbish
+from trimtab.storage.sst_file import Unreadable, bounds_of
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
 
@@ -49,6 +52,7 @@ _OPEN_FILES = 65_536
 _DIGEST_BYTES = 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONFIG = "rocksdict-config.json"
+_OWN_TABLE = "own"
 _UNFINISHED = ".unfinished-"
 
 
@@ -95,9 +99,16 @@ class RocksDisk:
         return self._reserve_bytes
 
     def open(
-        self, name: str, *, wal: bool, report: Report | None = None, small: bool = False, coming: int = 0
+        self,
+        name: str,
+        *,
+        wal: bool,
+        report: Report | None = None,
+        small: bool = False,
+        coming: int = 0,
+        resting: bool = False,
     ) -> RocksStore:
-        self.path_of(name)
+        path = self.path_of(name)
         if name in self._open:
             raise StorageError(f"{name!r} is open already; close it first")
         self._make_parent(name)
@@ -105,8 +116,12 @@ class RocksDisk:
         if small:
             self._small.add(name)
         merging = merged_at_once(coming)
-        database = self.open_database(name, self.report_to(name), merging=merging)
-        store = RocksStore(self, name, wal=wal, merging=merging, database=database)
+        store: RocksStore
+        if resting and small and not wal and coming <= MOST_LOOSE_FILES and _may_rest(path):
+            store = RestingStore(self, name, merging=merging, database=self._open_for_reading(path))
+        else:
+            database = self.open_database(name, self.report_to(name), merging=merging)
+            store = RocksStore(self, name, wal=wal, merging=merging, database=database)
         self._open[name] = store
         return store
 
@@ -222,23 +237,26 @@ class RocksDisk:
             raise StorageError(f"can't write the table {name!r}: the name is taken")
         self._make_parent(name)
         temporary = self._unfinished_path()
-        writer = rocksdict.SstFileWriter(self.options.build_small(self._cache, self._small_memory))
-        before: bytes | None = None
         try:
-            writer.open(str(temporary))
-            for key, value in pairs:
-                if before is not None:
-                    check_ascending(name, (before, key))
-                writer[key] = value
-                before = key
-            writer.finish()
-            _sync_path(temporary)
+            self._write_pairs(name, temporary, pairs)
             temporary.rename(target)
             _sync_directory(target.parent)
         except Exception as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
         return target.stat().st_size
+
+    def _write_pairs(self, name: str, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        writer = rocksdict.SstFileWriter(self.options.build_small(self._cache, self._small_memory))
+        before: bytes | None = None
+        writer.open(str(path))
+        for key, value in pairs:
+            if before is not None:
+                check_ascending(name, (before, key))
+            writer[key] = value
+            before = key
+        writer.finish()
+        _sync_path(path)
 
     @property
     def directory(self) -> str:
@@ -274,6 +292,37 @@ class RocksDisk:
             if temporary.exists():
                 _delete(temporary)
             raise explain(error, name, self, "assemble") from error
+
+    def compose(self, name: str, tables: Sequence[str], pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        target = self.path_of(name)
+        if target.exists():
+            raise StorageError(f"can't compose {name!r}: the name is taken")
+        parts = []
+        for table in tables:
+            try:
+                parts.append(Part(self.path_of(table), *bounds_of(self.path_of(table))))
+            except (OSError, Unreadable):
+                return False
+        self._make_parent(name)
+        begun = self._unfinished_path()
+        try:
+            begun.mkdir()
+            if pairs:
+                own = begun / _OWN_TABLE
+                self._write_pairs(name, own, pairs)
+                parts.append(Part(own, pairs[0][0], pairs[-1][0], own.stat().st_size))
+            compose(begun, parts)
+            (begun / _OWN_TABLE).unlink(missing_ok=True)
+            _sync_directory(begun)
+            begun.rename(target)
+            _sync_directory(target.parent)
+        except Exception as error:
+            if begun.exists():
+                _delete(begun)
+            if isinstance(error, OSError) and error.errno in NO_LINKS:
+                return False
+            raise explain(error, name, self, "compose") from error
+        return True
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
@@ -415,6 +464,11 @@ class RocksDisk:
                 self._template = made
             return self._template
 
+    def _link_config(self, path: Path) -> None:
+        """One file for all of them, which all write alike. Each could do without, and would make its own."""
+        with suppress(OSError):
+            os.link(self._new_template() / _CONFIG, path / _CONFIG)
+
     def _drop_template(self) -> None:
         with self._templating:
             template, self._template = self._template, None
@@ -437,6 +491,17 @@ class RocksDisk:
         if created:
             _sync_directory(path.parent)
         return database
+
+    def _open_for_reading(self, path: Path) -> rocksdict.Rdict:
+        _check_skeleton(path)
+        built = self.options.build_small(self._cache, self._small_memory)
+        # All of them, from now on: they are read to the end even if they are merged into others meanwhile.
+        built.set_max_open_files(-1)
+        self._link_config(path)
+        try:
+            return rocksdict.Rdict(str(path), built, access_type=rocksdict.AccessType.read_only())
+        except Exception as error:
+            raise explain(error, str(path), self, "open") from error
 
     def _settle(
         self, path: Path, report: Report | None, verdict: wal.Verdict | None, cause: Exception | None = None
@@ -518,6 +583,11 @@ def _entries(directory: Path) -> list[Path]:
 
 def _is_store(path: Path) -> bool:
     return (path / "CURRENT").exists() or (path / "IDENTITY").exists() or (path / "LOCK").exists()
+
+
+def _may_rest(path: Path) -> bool:
+    """Whether all there is of it is in tables: it was never open for writing, and is there."""
+    return (path / "CURRENT").exists() and not any(each.suffix == ".log" for each in path.iterdir())
 
 
 def _check_skeleton(path: Path) -> None:

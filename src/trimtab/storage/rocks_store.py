@@ -31,7 +31,7 @@ from trimtab.storage.port import (
     SyncFailed,
     check_bytes,
 )
-from trimtab.storage.rocks_options import MERGED_WHOLE_BYTES, MOSTLY_LOOSE, SMALL_MERGED_FROM, merged_at_once
+from trimtab.storage.rocks_options import MERGED_WHOLE_BYTES, MOSTLY_LOOSE, NEARLY_ALL, SMALL_MERGED_FROM, merged_at_once
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
@@ -251,13 +251,19 @@ class RocksStore:
         def flush() -> None:
             with self._flushing:
                 if not self._closed:
-                    self._db.flush()
+                    self._flush()
 
         def finished(_: None, error: BaseException | None) -> None:
             if not self._closed:
                 done(None if error is None else self._explain(error, "flush"))
 
         self._disk.off_loop.start(flush, finished)
+
+    def _flush(self) -> None:
+        self._db.flush()
+
+    def _awaken(self) -> None:
+        """See `RestingStore`; any other is awake."""
 
     def checkpoint(self, name: str, *, synced: bool = True) -> None:
         # May run on a thread of its own: the database must not be closed under it.
@@ -267,7 +273,7 @@ class RocksStore:
 
     def _checkpoint_into(self, path: str) -> None:
         if not self.wal:
-            self._db.flush()
+            self._flush()
             if link_tables(self.path, Path(path)):
                 return
         rocksdict.Checkpoint(self._db).create_checkpoint(path)
@@ -285,8 +291,9 @@ class RocksStore:
         with self._flushing:
             self._check_writable()
             try:
+                self._awaken()
                 # First, because it releases the GIL; the flush that ingesting would do itself does not.
-                self._db.flush()
+                self._flush()
                 self._db.ingest_external_file([str(path) for path in paths], options)
                 let_go()
             except Exception as error:
@@ -298,7 +305,7 @@ class RocksStore:
     def hold_merging(self, coming: int) -> None:
         with self._flushing:
             self._check_writable()
-            files = int(self._db.property_value(_LOOSE_FILES) or 0) + coming
+            files = self._loose_files() + coming
             if files >= SMALL_MERGED_FROM:
                 self._set_merging(merged_at_once(files))
 
@@ -308,6 +315,7 @@ class RocksStore:
             self._set_merging(True)
             if self._loose_for_good():
                 try:
+                    self._awaken()
                     # RocksDB does it in a thread of its own, without the interpreter.
                     self._db.compact_range(None, None)
                     let_go()
@@ -317,15 +325,21 @@ class RocksStore:
     def _loose_for_good(self) -> bool:
         """Whether much of it is in too few loose files for RocksDB to merge them, and it is small enough to do so now.
 
-        Every read would look into each of them, and who copies it would copy as many files.
+        Every read would look into each of them, and who copies it would copy as many files. Where one file has nearly
+        all of it nothing would be gained.
         """
-        if not 0 < int(self._db.property_value(_LOOSE_FILES) or 0) < SMALL_MERGED_FROM:
+        if not 0 < self._loose_files() < SMALL_MERGED_FROM:
             return False
         files = self._db.live_files()
         size_bytes = sum(int(file["size"]) for file in files)
         loose_bytes = sum(int(file["size"]) for file in files if file["level"] == 0)
+        if NEARLY_ALL * (size_bytes - max(int(file["size"]) for file in files)) < size_bytes:
+            return False
         room_bytes = min(MERGED_WHOLE_BYTES, self._disk.free_bytes() - self._disk.reserve_bytes)
         return MOSTLY_LOOSE * loose_bytes >= size_bytes and size_bytes <= room_bytes
+
+    def _loose_files(self) -> int:
+        return int(self._db.property_value(_LOOSE_FILES) or 0)
 
     def _set_merging(self, on: bool) -> None:
         if on == self._merging:
@@ -345,6 +359,12 @@ class RocksStore:
             raise self._failed
         if self._full is None:
             return
+        self._check_room()
+        self._open_again()
+        self._full = None
+
+    def _check_room(self) -> None:
+        """Raises what keeps it from being opened again."""
         if not self.path.exists():
             # An empty one would be made in its place, and nobody would know what was lost.
             raise StorageError(f"{self.path} is gone, with all that was in it; it can't be opened again")
@@ -357,10 +377,11 @@ class RocksStore:
                 reserve_bytes=self._disk.reserve_bytes,
                 detail=f"opening it again needs {needed} bytes",
             )
+
+    def _open_again(self) -> None:
         self._let_go()
         self._db = self._disk.open_database(self.name, self._disk.report_to(self.name))
         self._merging = True
-        self._full = None
 
     def approximate_bytes(self) -> int:
         self.check_open()

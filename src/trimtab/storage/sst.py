@@ -29,7 +29,7 @@ from trimtab.storage.port import Corrupt, StorageError
 from trimtab.storage.rocks_options import RocksOptions
 from trimtab.storage.sorted_streams import merged
 from trimtab.storage.sst_file import TableFile, Unreadable, open_table
-from trimtab.storage.sst_writing import TableWriter, block_bytes_of
+from trimtab.storage.sst_writing import TableWriter, Target, block_bytes_of
 
 READ_ROWS = 65_536  # in one batch of columns
 _BATCH_BYTES = 32 * 1024 * 1024  # or so many bytes
@@ -66,16 +66,21 @@ def write_run(path: Path | str, rows: SortedRows, *, durable: bool = True) -> Ru
     if target.exists():
         raise StorageError(f"can't write {target}: the name is taken")
     try:
-        with TableWriter(target, block_bytes=block_bytes_of(rows.size)) as writer:
-            for key_parts, values in rows.parts():
-                writer.add(key_parts, values)
-            file_bytes = writer.finish(durable=durable)
+        writer, file_bytes = write_table(target, rows, durable=durable)
         if durable:
             _sync(target.parent)
     except Exception as error:
         target.unlink(missing_ok=True)
         raise StorageError(f"writing {target}: {error}") from error
     return Run(target, writer.rows, file_bytes, writer.first, writer.last)
+
+
+def write_table(target: Path | Target, rows: SortedRows, *, durable: bool = False) -> tuple[TableWriter, int]:
+    """Write rows to a new file; what it was written with, and its bytes."""
+    with TableWriter(target, block_bytes=block_bytes_of(rows.size)) as writer:
+        for key_parts, values in rows.parts():
+            writer.add(key_parts, values)
+        return writer, writer.finish(durable=durable)
 
 
 def write_runs(

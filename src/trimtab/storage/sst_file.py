@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from trimtab.rows.ragged import Ragged
 from trimtab.storage.sst_checksums import XXH3, checksum
@@ -35,6 +35,10 @@ FORMAT_VERSION = 6
 MAGIC = 0x88E241B785F4CFF7
 EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
 COMPARATOR = b"leveldb.BytewiseComparator"
+# Properties of tables that were written elsewhere to be taken over: RocksDB's, and ours, which say what lies in between.
+EXTERNAL_SEQUENCE, EXTERNAL_VERSION = b"rocksdb.external_sst_file.global_seqno", b"rocksdb.external_sst_file.version"
+EXTERNAL_VERSION_2 = struct.pack("<I", 2)
+FIRST_KEY, LAST_KEY = b"trimtab.first.key", b"trimtab.last.key"
 _BINARY_SEARCH = 0  # index type
 _MOST_META_BYTES = 1 << 30
 
@@ -68,7 +72,39 @@ class TableFile:
 def open_table(path: Path) -> TableFile:
     """Find the data blocks of a file. Unreadable if it holds anything but puts, or is of another format."""
     with path.open("rb") as file:
-        size = file.seek(0, 2)
+        blocks = _Blocks(path, file)
+        if b"rocksdb.range_del" in blocks.meta:
+            raise Unreadable(f"{path} has deletions of ranges")
+        properties, index = blocks.properties(), blocks.named(b"rocksdb.index")
+    _check_properties(path, properties)
+    offsets, sizes, ends = _index_handles(path, index)
+    return TableFile(path, _number(properties, b"rocksdb.num.entries"), offsets, sizes, ends, blocks.file_number)
+
+
+def bounds_of(path: Path) -> tuple[bytes, bytes, int]:
+    """The first and the last key of a table that was written to be taken over, and its bytes.
+
+    Unreadable: it does not say, or is no such table. Reads its end alone, and needs no numpy.
+    """
+    with path.open("rb") as file:
+        blocks = _Blocks(path, file)
+        properties = blocks.properties()
+    _check_properties(path, properties)
+    first, last = properties.get(FIRST_KEY), properties.get(LAST_KEY)
+    if first is None or last is None or first > last:
+        raise Unreadable(f"{path} does not say what its first and last key are")
+    if properties.get(EXTERNAL_VERSION) != EXTERNAL_VERSION_2 or properties.get(EXTERNAL_SEQUENCE) != bytes(8):
+        raise Unreadable(f"{path} was not written to be taken over")
+    return first, last, blocks.size
+
+
+class _Blocks:
+    """What there is beside data in an open file."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self.size = size = file.seek(0, 2)
         if size < FOOTER_BYTES:
             raise Unreadable(f"{path} has {size} bytes; a table has more")
         file.seek(size - FOOTER_BYTES)
@@ -78,30 +114,28 @@ def open_table(path: Path) -> TableFile:
             raise Unreadable(f"{path} is no table of format {FORMAT_VERSION}")
         if footer[0] != XXH3:
             raise Unreadable(f"{path} has checksums of type {footer[0]}")
-        file_number, meta_size = struct.unpack_from("<II", footer, 9)
+        self.file_number, meta_size = struct.unpack_from("<II", footer, 9)
+        self.meta = dict(_entries(self._read(size - FOOTER_BYTES - TRAILER_BYTES - meta_size, meta_size)))
 
-        def block(offset: int, length: int) -> bytes:
-            if offset < 0 or not 0 < length <= min(size, _MOST_META_BYTES):
-                raise Unreadable(f"{path}: a block of {length} bytes at {offset}")
-            file.seek(offset)
-            raw = file.read(length + TRAILER_BYTES)
-            if len(raw) != length + TRAILER_BYTES:
-                raise Unreadable(f"{path} ends inside a block")
-            if checksum(raw[:length], raw[length], file_number, offset) != int.from_bytes(raw[-4:], "little"):
-                raise Unreadable(f"{path} has a block at {offset} that does not fit its checksum")
-            return _contents(path, raw, length)
+    def named(self, name: bytes) -> bytes:
+        handle = self.meta.get(name)
+        if handle is None:
+            raise Unreadable(f"{self._path} has no block {name!r}")
+        return self._read(*_handle(handle))
 
-        meta = dict(_entries(block(size - FOOTER_BYTES - TRAILER_BYTES - meta_size, meta_size)))
-        if b"rocksdb.range_del" in meta:
-            raise Unreadable(f"{path} has deletions of ranges")
-        try:
-            properties = dict(_entries(block(*_handle(meta[b"rocksdb.properties"]))))
-            index = block(*_handle(meta[b"rocksdb.index"]))
-        except KeyError as error:
-            raise Unreadable(f"{path} has no block {error}") from None
-    _check_properties(path, properties)
-    offsets, sizes, ends = _index_handles(path, index)
-    return TableFile(path, _number(properties, b"rocksdb.num.entries"), offsets, sizes, ends, file_number)
+    def properties(self) -> dict[bytes, bytes]:
+        return dict(_entries(self.named(b"rocksdb.properties")))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or not 0 < length <= min(self.size, _MOST_META_BYTES):
+            raise Unreadable(f"{self._path}: a block of {length} bytes at {offset}")
+        self._file.seek(offset)
+        raw = self._file.read(length + TRAILER_BYTES)
+        if len(raw) != length + TRAILER_BYTES:
+            raise Unreadable(f"{self._path} ends inside a block")
+        if checksum(raw[:length], raw[length], self.file_number, offset) != int.from_bytes(raw[-4:], "little"):
+            raise Unreadable(f"{self._path} has a block at {offset} that does not fit its checksum")
+        return _contents(self._path, raw, length)
 
 
 def varints(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -21,17 +21,24 @@ import hashlib
 import os
 import struct
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab.rows.ragged import Ragged, fixed, from_list, join, stack, varying
+from trimtab.storage.file_sums import Octets
 from trimtab.storage.sst_blocks import PUT_BY_NOBODY, BlockMaker, varint_strings
 from trimtab.storage.sst_checksums import XXH3, checksum, checksums, stored
 from trimtab.storage.sst_file import (
     COMPARATOR,
     EXTENDED_MAGIC,
+    EXTERNAL_SEQUENCE,
+    EXTERNAL_VERSION,
+    EXTERNAL_VERSION_2,
+    FIRST_KEY,
     FOOTER_BYTES,
     FORMAT_VERSION,
+    LAST_KEY,
     LZ4,
     MAGIC,
     PLAIN,
@@ -67,10 +74,18 @@ def block_bytes_of(data_bytes: int) -> int:
     return size
 
 
-class TableWriter:
-    """One new file. `add` pairs in order, then `finish`; whoever leaves before removes the file."""
+class Target(Protocol):
+    """Where a file goes that does not lie on a disk. What it is given it may keep."""
 
-    def __init__(self, path: Path, *, block_bytes: int = BLOCK_BYTES, identity: str = "") -> None:
+    def write(self, data: Octets) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class TableWriter:
+    """One new file, on a disk or elsewhere. `add` pairs in order, then `finish`; whoever leaves before removes the file."""
+
+    def __init__(self, target: Path | Target, *, block_bytes: int = BLOCK_BYTES, identity: str = "") -> None:
         self.rows = 0
         self.first = self.last = b""
         self._blocks = BlockMaker(block_bytes)
@@ -82,7 +97,7 @@ class TableWriter:
         self._separators: list[Ragged] = []
         self._offsets: list[Numbers] = []
         self._sizes: list[Numbers] = []
-        self._file = path.open("xb", buffering=0)
+        self._file: FileIO | Target = target.open("xb", buffering=0) if isinstance(target, Path) else target
 
     def __enter__(self) -> TableWriter:
         return self
@@ -134,7 +149,7 @@ class TableWriter:
         meta = _entries_block({b"rocksdb.index": index_handle, b"rocksdb.properties": properties}, every=True)
         self._block(meta, PLAIN)
         self._write(self._footer(len(meta)))
-        if durable:
+        if durable and isinstance(self._file, FileIO):
             os.fsync(self._file.fileno())
         return self._at
 
@@ -203,14 +218,15 @@ class TableWriter:
             "compression": b"LZ4",
             "creating.db.identity": b"SST Writer",
             "creating.session.identity": session.encode(),
-            "external_sst_file.global_seqno": bytes(8),
-            "external_sst_file.version": struct.pack("<I", 2),
             "merge.operator": b"nullptr",
             "prefix.extractor.name": b"nullptr",
             "property.collectors": b"[]",
         }
         every = texts | {name: varint_bytes(number) for name, number in counted.items()}
-        return {b"rocksdb." + name.encode(): every[name] for name in sorted(every)}
+        found = {b"rocksdb." + name.encode(): value for name, value in every.items()}
+        found |= {EXTERNAL_SEQUENCE: bytes(8), EXTERNAL_VERSION: EXTERNAL_VERSION_2}
+        found |= {FIRST_KEY: self.first, LAST_KEY: self.last}
+        return dict(sorted(found.items()))
 
     def _footer(self, meta_bytes: int) -> bytes:
         def footer(total: int) -> bytes:

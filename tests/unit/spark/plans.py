@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 from tests.unit.rows import tables
 
 from trimtab.bulk.client import BulkLost, BulkRefused, Patience
+from trimtab.bulk.sources import Pieces
 from trimtab.catalog.schema import Table
 from trimtab.spark.load_plan import LoadPlan
 from trimtab.spark.options import Connection
@@ -67,7 +67,7 @@ class FakeClient:
     def __init__(self, servers: FakeServers, address: str) -> None:
         self._servers, self._address = servers, address
 
-    def stage(self, source: Path, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int) -> object:
+    def stage(self, source: Pieces, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int) -> object:
         self._servers.before(self._address, name)
         if self._address in self._servers.down:
             raise BulkLost(f"the bulk server {self._address} got nowhere in 8 attempts")
@@ -75,11 +75,12 @@ class FakeClient:
             raise BulkRefused(self._address, *self._servers.refusing[self._address])
         if ticket != self._servers.ticket:
             raise BulkRefused(self._address, "expired_ticket", "this ticket expired 5 s ago")
-        assert sum_of(source.read_bytes()) == checksum
+        data = source.to_bytes()
+        assert sum_of(data) == checksum == source.checksum()
         target = self._servers.folder / self._address / session / str(tablet) / name
         assert not target.exists()
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
+        target.write_bytes(data)
         return None
 
     def cancel(self) -> None:

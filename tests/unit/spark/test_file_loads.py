@@ -36,7 +36,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Begins a load into p0 bigint, v0 double, v1 text, v2 int; its tasks run here."""
     sending._lost_until.clear()
     servers = FakeServers(tmp_path / "servers")
-    (tmp_path / "work").mkdir()
     table = users()
     ended: list[Any] = []
     changes: dict[str, Any] = {}
@@ -48,7 +47,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     def run_task(of: Any, read: Any, *, trusted: bool, renews: bool) -> StagedPart:
         assert not renews
         name = f"a{next(attempts)}"
-        return stage(of, read, name, trusted=trusted, connect=servers.connect, base=str(tmp_path / "work"))
+        return stage(of, read, name, trusted=trusted, connect=servers.connect)
 
     monkeypatch.setattr(LoadRun, "begin_again", run)
     monkeypatch.setattr(tasks, "run_task", run_task)

@@ -150,7 +150,7 @@ def test_so_many_rows_are_remembered_and_no_more() -> None:
 def staged(tmp_path: Path, of: LoadPlan, attempt: str) -> StagedPart:
     servers = FakeServers(tmp_path / "servers")
     batches = [pa.record_batch({"p0": [n, n + 1], "v1": [f"of {n}", f"of {n}"]}) for n in (10, 20, 11)]
-    return stage(of, lambda _: batches, attempt, connect=servers.connect, base=str(tmp_path))
+    return stage(of, lambda _: batches, attempt, connect=servers.connect)
 
 
 def test_a_task_finds_rows_of_one_key_in_all_that_it_reads(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_table_that_goes_while_it_is_linked_is_looked_for_anew_and_at_last_roc
     monkeypatch.setattr(linking.os, "link", goes_at_first)
     assert link_tables(store.path, disk.path / "copy")
     assert contents(disk.path / "copy") == [(b"a", b"1")]
-    assert len(tried) == 2
+    assert len(tried) == 3
 
     def never(source: Path, target: Path) -> None:
         raise OSError(why, "no", source)
@@ -172,6 +172,35 @@ def test_a_table_that_goes_while_it_is_linked_is_looked_for_anew_and_at_last_roc
     assert not (disk.path / "none").exists()
     store.checkpoint("by-rocksdb")
     assert contents(disk.path / "by-rocksdb") == [(b"a", b"1")]
+    disk.close()
+
+
+def test_a_manifest_that_is_replaced_while_its_tables_are_linked_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RocksDisk(tmp_path / "data")
+    store = disk.open("tablet", wal=False, small=True)
+    put(store, {b"a": b"1"})
+    store._db.flush()
+    link, turns = os.link, []
+
+    def another_at_first(source: Path, target: Path) -> None:
+        if source.name == "CURRENT":
+            turns.append(source)
+        if source.name == "CURRENT" and len(turns) == 1:
+            target.write_text("MANIFEST-000099\n")
+        else:
+            link(source, target)
+
+    monkeypatch.setattr(linking.os, "link", another_at_first)
+    assert link_tables(store.path, disk.path / "copy")
+    assert contents(disk.path / "copy") == [(b"a", b"1")] and len(turns) == 2
+    assert (disk.path / "copy" / "CURRENT").samefile(store.path / "CURRENT")
+    put(store, {b"b": b"2"})
+    store.close()
+    assert disk.open("tablet", wal=False, small=True).get(b"a") == b"1", "another manifest and another CURRENT"
+    assert not (disk.path / "copy" / "CURRENT").samefile(store.path / "CURRENT")
+    assert contents(disk.path / "copy") == [(b"a", b"1")]
     disk.close()
 
 

@@ -105,6 +105,7 @@ def test_what_a_file_says_of_itself_is_what_rocksdb_would_say(tmp_path: Path) ->
     of_their_machine = {b"rocksdb.creating.host.identity", b"rocksdb.compression_options"}
     of_where_blocks_end = {b"rocksdb." + each for each in (b"data.size", b"index.size", b"num.data.blocks")}
     of_where_blocks_end |= {b"rocksdb.tail.start.offset"}
+    assert ours.pop(FIRST_KEY) == pairs[0][0] and ours.pop(LAST_KEY) == pairs[-1][0]
     assert set(theirs) - set(ours) == of_their_machine and set(ours) <= set(theirs)
     others = {name for name in ours if ours[name] != theirs[name]}
     assert others <= {b"rocksdb.creating.session.identity"} | of_where_blocks_end

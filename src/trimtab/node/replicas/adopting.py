@@ -6,7 +6,8 @@ over under a session that was closed, however late an order, a task or a disk is
 
 A replica takes its files and its marker in one step (`ingesting`), so after a crash anywhere the marker says what is
 left to do. Replicas of which the load has no rows get the marker alone, through the log, all with one sync. An
-overwrite goes into replicas of the new generation, which are made beside those that serve (`Shelf.prepare`).
+overwrite goes into replicas of the new generation, which are made beside those that serve (`Shelf.prepare`): of the
+files and the marker, in one step too.
 
 Loads of a table are taken over in the order of their epochs. A replica that lacks an earlier one catches up first.
 Where sealed files are lost or damaged the replica is repaired from others that have the load. So is one that came to
@@ -35,6 +36,7 @@ from trimtab.node.group import Group
 from trimtab.node.replicas.ingesting import ingest
 from trimtab.node.replicas.merging import Merging
 from trimtab.node.replicas.replica import Replica
+from trimtab.node.replicas.replica_files import Filling
 from trimtab.node.replicas.staging import MARKER, path_of, read_sealed
 from trimtab.node.replicas.waiting import off_loop, outcome
 from trimtab.node.waits import WaitedTooLong, Waits
@@ -55,7 +57,9 @@ class Generations(Protocol):
 
     async def opened(self, table: int, tablet: int, deadline: float, generation: int | None = None) -> Replica: ...
 
-    async def prepare(self, table: int, tablet: int, generation: int, deadline: float, coming: int = 0) -> Replica: ...
+    async def prepare(
+        self, table: int, tablet: int, generation: int, deadline: float, filling: Filling | None = None
+    ) -> Replica: ...
 
     def in_hand(self, replica: Replica) -> AbstractContextManager[None]:
         """Nobody else exchanges or removes its files meanwhile; Refused `not_ready`: somebody does."""
@@ -178,16 +182,18 @@ class Adopting:
             for number, tablet in enumerate(held):
                 self._at[load.table, load.id] = f"{number} of {len(held)} tablets are done"
                 self._open_load(load.table, load.id)
-                replica = await self._replica(load, tablet, len(by_tablet.get(tablet, ())))
+                files = by_tablet.get(tablet, [])
+                told = sealed is not None and (files or sealed.tablets is None or tablet in sealed.tablets)
+                replica = await self._replica(load, tablet, files if told else None)
                 if replica.adopted >= load.epoch:
                     continue
                 if not self._in_order(load, replica):
                     continue
                 if sealed is None:
                     await self._repair(load, replica, "what says which files it has here is lost")
-                elif tablet in by_tablet:
-                    await self._take(load, replica, by_tablet[tablet])
-                elif sealed.tablets is not None and tablet not in sealed.tablets:
+                elif files:
+                    await self._take(load, replica, files)
+                elif not told:
                     await self._repair(load, replica, "it came here after the load was sealed")
                 else:
                     without.append(replica)
@@ -201,17 +207,22 @@ class Adopting:
         self.adopted_loads += 1
         failpoints.hit("load.adopt.after", self._name)
 
-    async def _replica(self, load: LoadRecord, tablet: int, files: int) -> Replica:
+    async def _replica(self, load: LoadRecord, tablet: int, files: list[StagedFile] | None) -> Replica:
+        """`files`: what it has to take over; None: that is not known here."""
         deadline = self._loop.time() + OPEN_WAIT_S
-        if load.kind is LoadKind.OVERWRITE:
-            # With its files comes a marker.
-            coming = files + 1 if files else 0
-            replica = await self._replicas.prepare(load.table, tablet, load.generation, deadline, coming)
-            if coming:
-                self._merging.wait(replica)
-            failpoints.hit("load.adopt.prepared", self._name)
-            return replica
-        return await self._replicas.opened(load.table, tablet, deadline, load.generation)
+        if load.kind is not LoadKind.OVERWRITE:
+            return await self._replicas.opened(load.table, tablet, deadline, load.generation)
+        filling = None
+        if files is not None:
+            names = [path_of(load.id, tablet, file.name) for file in files]
+            filling = Filling(names, load.epoch, partial(self._open_load, load.table, load.id))
+        replica = await self._replicas.prepare(load.table, tablet, load.generation, deadline, filling)
+        if files:
+            self._merging.wait(replica)
+            if filling is not None and filling.done:
+                self._count(files)
+        failpoints.hit("load.adopt.prepared", self._name)
+        return replica
 
     def _in_order(self, load: LoadRecord, replica: Replica) -> bool:
         """Whether it is the load's turn; False: its rows come with the copy of a replica that arrives. Refused."""
@@ -248,9 +259,12 @@ class Adopting:
                     raise
             await asyncio.sleep(_AGAIN_S)
             self._open_load(load.table, session)
+        self._count(files)
+        failpoints.hit("load.adopt.ingested", self._name)
+
+    def _count(self, files: list[StagedFile]) -> None:
         self.adopted_files += len(files)
         self.adopted_bytes += sum(file.size_bytes for file in files)
-        failpoints.hit("load.adopt.ingested", self._name)
 
     async def _repair(self, load: LoadRecord, replica: Replica, why: str) -> None:
         if replica.arriving:

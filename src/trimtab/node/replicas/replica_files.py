@@ -18,22 +18,29 @@
   snapshots that its copy is made of, whether anything of them lies here yet or not. So no copy of that session is taken
   (`ReplicaMeta.lost`), and the move begins anew.
 
-Stores are opened one at a time and off the loop; each holds the interpreter for some milliseconds.
+- One that a load brings is made of the load's files, its own record and its marker, all at once (`Filling`), where that
+  can be done.
+
+Stores are opened one at a time and off the loop; each holds the interpreter for some milliseconds, but for those that
+rest at first (`Disk.open`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from trimtab.node import failpoints
 from trimtab.node.replicas.replica import Replica, Surroundings
 from trimtab.node.replicas.replica_meta import (
     FORMAT,
     ReplicaMeta,
     ReplicaState,
+    adopted_pair,
+    meta_pairs,
     read_meta,
     read_position,
     write_meta,
@@ -101,6 +108,28 @@ class Beginning:
     floor: int = 0
 
 
+@dataclass
+class Filling:
+    """Files that lie here, of which a replica is to be made: with the loads up to an epoch it has just these rows.
+
+    `allowed` raises Refused if they must not be taken any more; it is asked at the last moment, not on the loop. `done`:
+    the replica was made, and made of them.
+    """
+
+    names: Sequence[str]
+    epoch: int
+    allowed: Callable[[], object]
+    done: bool = False
+
+    @property
+    def coming(self) -> int:
+        """How many tables it will have: with the files comes a marker."""
+        return len(self.names) + 1 if self.names else 0
+
+
+_NOTHING = Filling((), 0, lambda: None)
+
+
 class ReplicaFiles:
     """Of one node. `recorded`: what has existed here, and for which session."""
 
@@ -111,6 +140,7 @@ class ReplicaFiles:
         around: Surroundings,
         row_cache: RowCache,
         *,
+        instance: str,
         story: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
@@ -120,6 +150,7 @@ class ReplicaFiles:
         self._log = log
         self._around = around
         self._row_cache = row_cache
+        self._instance = instance
         self._story = story
         self._complain = complain
         self._loop = asyncio.get_running_loop()
@@ -143,18 +174,21 @@ class ReplicaFiles:
                 names.add(found)
         return sorted(names)
 
-    async def open(self, name: Name, beginning: Beginning, *, coming: int = 0) -> Replica:
+    async def open(self, name: Name, beginning: Beginning, filling: Filling | None = None) -> Replica:
         """Open it, or make it; StorageError. It has not seen the log since it was open last.
 
-        `coming`: see Disk.open.
+        `filling`: what is about to be taken over into it. One that is made has it already, if that can be done.
         """
         unfiled = await self._in_memory(name, beginning)
         if unfiled is not None:
             store: Store = self._late_store(name, unfiled)
             meta, position = unfiled.meta, unfiled.position
         else:
+            if filling is not None:
+                filling.done = await self._fill(name, beginning, filling)
             async with self._opening:
-                store = await off_loop(self._disk, partial(self.open_again, name, coming=coming), unwanted=_close_store)
+                opening = partial(self.open_again, name, filling)
+                store = await off_loop(self._disk, opening, unwanted=_close_store)
             try:
                 meta, position = await self._look_at(name, store, beginning)
             except BaseException:
@@ -163,6 +197,23 @@ class ReplicaFiles:
         self._log.note_incarnation(meta.incarnation)
         rows = CachedRows(self._row_cache, name.table)
         return Replica(name.path, store, meta, position, self._log, self._around, self._loop.call_soon, rows)
+
+    async def _fill(self, name: Name, beginning: Beginning, filling: Filling) -> bool:
+        """Whether there was none, and one was made that has these files, and says so. Refused: it must not be."""
+        if beginning.state is not ReplicaState.OPEN or name in self.recorded:
+            return False
+        if await off_loop(self._disk, partial(self._disk.exists, name.path)):
+            return False
+        meta, position = await self._new_incarnation(name, beginning)
+        pairs = sorted([*meta_pairs(meta, position), adopted_pair(filling.epoch)])
+
+        def compose() -> bool:
+            filling.allowed()
+            return self._disk.compose(name.path, filling.names, pairs)
+
+        composed = await off_loop(self._disk, compose)
+        failpoints.hit("load.adopt.composed", self._instance)
+        return composed
 
     async def _in_memory(self, name: Name, beginning: Beginning) -> Unfiled | None:
         """What one says of itself that is in memory, or begins there; None: it has files, or is to have some."""
@@ -202,15 +253,17 @@ class ReplicaFiles:
 
     async def _begin(self, name: Name, store: Store, beginning: Beginning) -> tuple[ReplicaMeta, int]:
         """A new incarnation, from here on in the log. In files when it returns, and only then known to others."""
-        # Durable first: a number in files that the log has forgotten would be given to another.
-        given: list[int] = []
-        await outcome(lambda done: given.append(self._log.next_incarnation(done)))
-        meta = self._new_meta(name, beginning, given[0])
-        # What is not synced yet may be lost, and its positions given again, to entries of this one too.
-        position = self._log.applied_position
+        meta, position = await self._new_incarnation(name, beginning)
         write_meta(store, meta, position)
         await flushed(store)
         return meta, position
+
+    async def _new_incarnation(self, name: Name, beginning: Beginning) -> tuple[ReplicaMeta, int]:
+        # Durable first: a number in files that the log has forgotten would be given to another.
+        given: list[int] = []
+        await outcome(lambda done: given.append(self._log.next_incarnation(done)))
+        # What is not synced yet may be lost, and its positions given again, to entries of this one too.
+        return self._new_meta(name, beginning, given[0]), self._log.applied_position
 
     async def _begin_late(self, name: Name, beginning: Beginning) -> Unfiled:
         """The same for one in memory: what its files would say is in the log, beside the number that it is given."""
@@ -240,12 +293,13 @@ class ReplicaFiles:
             lost=lost,
         )
 
-    def open_again(self, name: Name, *, coming: int = 0) -> Store:
+    def open_again(self, name: Name, filling: Filling | None = None) -> Store:
         """The store of a replica as it is without what was in memory only; the log has that. Blocking."""
         unfiled = self._unfiled.get(name)
         if unfiled is not None and not unfiled.copied and not self._disk.exists(name.path):
             return self._late_store(name, unfiled)
-        store = open_store(self._disk, name.path, coming=coming)
+        filling = filling or _NOTHING
+        store = open_store(self._disk, name.path, coming=filling.coming, resting=filling.done)
         try:
             if unfiled is not None and not unfiled.is_filed(store, name.path):
                 unfiled.put_into(store)
@@ -318,8 +372,8 @@ def _parts(name: Name) -> tuple[int, int, int]:
     return name.table, name.tablet, name.generation
 
 
-def open_store(disk: Disk, path: str, *, coming: int = 0) -> Store:
-    return disk.open(path, wal=False, small=True, coming=coming)
+def open_store(disk: Disk, path: str, *, coming: int = 0, resting: bool = False) -> Store:
+    return disk.open(path, wal=False, small=True, coming=coming, resting=resting)
 
 
 def _close_store(store: Store) -> None:

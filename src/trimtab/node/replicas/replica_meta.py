@@ -106,8 +106,12 @@ def pack_position(position: int) -> bytes:
     return _u64.pack(position)
 
 
+def meta_pairs(meta: ReplicaMeta, position: int) -> list[tuple[bytes, bytes]]:
+    return [(POSITION_KEY, pack_position(position)), (META_KEY, encode_meta(meta))]
+
+
 def write_meta(store: Store, meta: ReplicaMeta, position: int) -> None:
     batch = store.batch()
-    batch.put(META_KEY, encode_meta(meta))
-    batch.put(POSITION_KEY, _u64.pack(position))
+    for key, value in meta_pairs(meta, position):
+        batch.put(key, value)
     store.write(batch)

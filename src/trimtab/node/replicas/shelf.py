@@ -31,7 +31,7 @@ from trimtab.node.replicas.flushing import FlushBounds, Flushing
 from trimtab.node.replicas.out_of_space import OutOfSpace
 from trimtab.node.replicas.replaying import replay
 from trimtab.node.replicas.replica import Replica, ReplicaState
-from trimtab.node.replicas.replica_files import Beginning, Name, Place, ReplicaFiles
+from trimtab.node.replicas.replica_files import Beginning, Filling, Name, Place, ReplicaFiles
 from trimtab.node.replicas.row_cache import RowCache
 from trimtab.node.replicas.swapping import Swaps
 from trimtab.node.replicas.waiting import off_loop, outcome
@@ -97,7 +97,9 @@ class Shelf:
         self._others: dict[Name, Replica] = {}  # of other generations
         self._in_hand: set[Name] = set()  # being opened, made or exchanged
         self._put_off: set[Name] = set()  # what could not be done because they were
-        self._files = ReplicaFiles(disk, log, self, self.row_cache, story=story, complain=complain)
+        self._files = ReplicaFiles(
+            disk, log, self, self.row_cache, instance=name, story=story, complain=complain
+        )
         self.swaps = Swaps(disk, log, self._files, name=name, fatal=fatal, complain=complain)
         self._existing: dict[Name, bool] = {}  # directories that are there and not open -> may need the log
         # Why something of a tablet could not be opened or removed the last time; for which session it was to be made.
@@ -326,14 +328,14 @@ class Shelf:
             return  # what is known of the tables may be older than what lies here
         await self._open_in_hand(Name(*place, generation))
 
-    async def _open_in_hand(self, name: Name, *, coming: int = 0) -> None:
+    async def _open_in_hand(self, name: Name, filling: Filling | None = None) -> None:
         """Open or make it, unless somebody is at it or has done it."""
         if name in self._in_hand or name in self._others:
             return
         self._in_hand.add(name)
         of_earlier_life = name in self._existing
         try:
-            replica = await self._open_or_complain(name, coming=coming)
+            replica = await self._open_or_complain(name, filling)
             if replica is not None:
                 replica.was_away = of_earlier_life and self._arrives_yet(replica)
                 # It may be of an earlier life and only be opened late; then it has not seen the log yet.
@@ -347,20 +349,22 @@ class Shelf:
         """Whether nobody reads it before the leader has ordered that its copy be taken over, be it there or not."""
         return replica.arriving or self._arriving().get((replica.table, replica.tablet)) is not None
 
-    async def prepare(self, table: int, tablet: int, generation: int, deadline: float, coming: int = 0) -> Replica:
+    async def prepare(
+        self, table: int, tablet: int, generation: int, deadline: float, filling: Filling | None = None
+    ) -> Replica:
         """The replica of a generation, made if there is none; WaitedTooLong where it could not be made by then.
 
-        It is about to take so many tables over, and may not merge them by itself: whoever asked sees to that it is
-        noted (`Merging.wait`).
+        It is made of these files, or is about to take them over, and may not merge them by itself: whoever asked sees
+        to that it is noted (`Merging.wait`). Refused: they must not be taken.
         """
         if self.ready and self.find(table, tablet, generation) is None:
-            await self._open_in_hand(Name(table, tablet, generation), coming=coming)
+            await self._open_in_hand(Name(table, tablet, generation), filling)
         return await self.opened(table, tablet, deadline, generation)
 
-    async def _open_or_complain(self, name: Name, *, coming: int = 0) -> Replica | None:
+    async def _open_or_complain(self, name: Name, filling: Filling | None = None) -> Replica | None:
         session = self._session_of(name.place)
         try:
-            replica = await self._files.open(name, self._beginning(name), coming=coming)
+            replica = await self._files.open(name, self._beginning(name), filling)
             self._failures.pop(name.place, None)
             return replica
         except Corrupt as error:

@@ -201,7 +201,7 @@ class Swaps:
             else:
                 self._disk.rename(name.path, old_path(name))
             self._disk.rename(linked_path(name), name.path)
-            return open_store(self._disk, name.path)
+            return open_store(self._disk, name.path, resting=True)
 
         # Nothing has been waited for since it is held: nobody brings it into files from here on.
         replica.begin_swap()
