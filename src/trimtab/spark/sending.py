@@ -5,7 +5,8 @@ when the last of them is done with it. Connections that break are taken up again
 instance that can't be reached for good is left out for the rest of the task, as long as a quorum of every tablet's
 replicas has its files: the driver sees to it later. What is refused ends the load, with the reason.
 
-Bounded: files are in memory, and so many bytes wait at most; whoever makes them faster than they can be sent waits, too.
+Bounded: files are in memory, and so many bytes wait at most; whoever makes them faster than they can be sent waits,
+too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _lost_until: dict[str, float] = {}  # by bulk address, on the monotonic clock
 class Client(Protocol):
     """What is used of BulkClient."""
 
-    def stage(self, source: Pieces, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int) -> object: ...
+    def stage(
+        self, source: Pieces, session: str, tablet: int, name: str, ticket: bytes, *, checksum: int
+    ) -> object: ...
 
     def cancel(self) -> None: ...
 
@@ -170,11 +173,11 @@ class Sending:
 
     def _stage(self, raft_id: int, client: Client, outgoing: _Outgoing) -> bool:
         """Whether the instance has the file now. LoadFailed: it will not take it, whoever asks."""
-        file, tickets = outgoing.file, 2
+        source, file, tickets = outgoing.source, outgoing.file, 2
         while True:
             tickets -= 1
             try:
-                client.stage(outgoing.source, self._plan.id, file.tablet, file.name, self._ticket, checksum=file.checksum)
+                client.stage(source, self._plan.id, file.tablet, file.name, self._ticket, checksum=file.checksum)
                 return True
             except BulkLost as error:
                 self.missing[raft_id] = str(error)

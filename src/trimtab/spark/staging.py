@@ -3,10 +3,10 @@
     batches ─▶ chunk ─▶ rows encoded and sorted ─▶ one run for each tablet ─▶ sent to all its replicas, in parallel
 
 Nothing is shuffled: each task writes its own runs, and stores merge those that overlap. They are in memory until they
-are sent: a file of a disk would be written here, read again and deleted, on the processors of those who serve. Names are the attempt's own, so
-that attempts of one task, at the same time even, don't meet; which of them counts the driver says when it seals. What
-can't succeed however often the task is tried (a bad row, a full disk, a load that was ended) is returned as the part's
-`failed`; all else is raised, and Spark tries the task again.
+are sent: a file of a disk would be written here, read again and deleted, on the processors of those who serve. Names
+are the attempt's own, so that attempts of one task, at the same time even, don't meet; which of them counts the driver
+says when it seals. What can't succeed however often the task is tried (a bad row, a full disk, a load that was ended)
+is returned as the part's `failed`; all else is raised, and Spark tries the task again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def stage(
 ) -> StagedPart:
     """Stage the rows of the batches that `read` gives, as attempt `attempt`, which nobody else is called.
 
-    `read` may put aside what it can't make rows of. `trusted`: texts are UTF-8 for certain. OutOfReach: too few replicas could be reached; another attempt may do better.
+    `read` may put aside what it can't make rows of. `trusted`: texts are UTF-8 for certain. OutOfReach: too few
+    replicas could be reached; another attempt may do better.
     """
     rejects = RejectFiles(plan.rejected, name_of(plan.table.full_name, plan.id), attempt)
     rows = 0

@@ -1,8 +1,8 @@
 """A RocksDB database of tables that were written elsewhere, made without RocksDB: links to them, and a manifest.
 
-RocksDB would make an empty database, take the tables over and write its manifest, options and log, with a sync for each,
-and keep the interpreter all the while. What comes out is the same: each table is at level 0 with a sequence number of
-its own, later ones before earlier ones, as if they had been ingested one after the other.
+RocksDB would make an empty database, take the tables over and write its manifest, options and log, with a sync for
+each, and keep the interpreter all the while. What comes out is the same: each table is at level 0 with a sequence
+number of its own, later ones before earlier ones, as if they had been ingested one after the other.
 
 The manifest is one record, whose fields `manifest` describes. The tables have to say what their first and last key are.
 """
@@ -75,6 +75,7 @@ def _string(value: bytes) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("xb", buffering=0) as file:
+    with path.open("xb") as file:
         file.write(data)
+        file.flush()
         os.fsync(file.fileno())

@@ -1,9 +1,10 @@
-"""A tablet's store of which only the files are read; what is written is in memory beside them, until it has to be in files.
+"""A tablet's store of which the files are only read; what is written is in memory until it has to be in files as well.
 
 RocksDB makes five files and syncs them when it opens a database for writing, and keeps the interpreter all the while.
-To open one for reading takes it a tenth of that. So the stores that come many at once (generations of a table, copies of
-tablets) rest: most are hardly written to before the next load or move. The first flush of anything, whatever is ingested, and
-merging wake it up, beside the loop: from then on it is a store like any other.
+To open one for reading takes it a fifth of that or less. So stores that come many at once (generations of a table,
+copies of tablets) rest: most are hardly written to before the next load or move. The first flush of anything, whatever
+is ingested, and merging wake it up, beside the loop, and so does much that is written: from then on it is a store like
+any other.
 
 What is written meanwhile is put into the database in the order in which it came, so that what a crash leaves of it is a
 prefix, as ever. Readers of a resting store keep its files, whatever becomes of them.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,15 @@ import rocksdict
 
 from trimtab.storage.late_store import NotMade, may_pass
 from trimtab.storage.memory_table import KEY_OVERHEAD_BYTES, MemoryBatch, Operation, add_to
-from trimtab.storage.port import Batch, StorageError
+from trimtab.storage.port import Batch, StorageError, check_bytes
 from trimtab.storage.rocks_options import SMALL_MERGED_FROM
 from trimtab.storage.rocks_store import RocksBatch, RocksStore
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
 
+# With more than that in memory it is woken up: scans copy what they will come to of it.
+WOKEN_BYTES = 512 << 10
 # A batch is written without a pause, and the loop's thread waits for it.
 _SLICE_OPERATIONS = 500
 _FEW_BATCHES = 50
@@ -50,15 +53,20 @@ class _Written:
         for key, value, *_ in operations:
             if key not in values:
                 keys.insert(bisect_left(keys, key), key)
-                self.bytes += KEY_OVERHEAD_BYTES
+            if value is None:
+                size_bytes += len(key) + KEY_OVERHEAD_BYTES
             values[key] = value
         self.batches.append(operations)
         self.bytes += size_bytes
 
-    def between(self, low: bytes, high: bytes | None) -> list[tuple[bytes, bytes | None]]:
+    def places(self, low: bytes, high: bytes | None) -> range:
+        """Of the keys that lie there."""
+        keys = self.keys
+        return range(bisect_left(keys, low), len(keys) if high is None else bisect_left(keys, high))
+
+    def at(self, places: Iterable[int]) -> Iterator[tuple[bytes, bytes | None]]:
         keys, values = self.keys, self.values
-        end = len(keys) if high is None else bisect_left(keys, high)
-        return [(key, values[key]) for key in keys[bisect_left(keys, low) : end]]
+        return ((keys[place], values[keys[place]]) for place in places)
 
 
 class RestingStore(RocksStore):
@@ -67,6 +75,7 @@ class RestingStore(RocksStore):
     def __init__(self, disk: RocksDisk, name: str, *, merging: bool, database: rocksdict.Rdict) -> None:
         super().__init__(disk, name, wal=False, merging=merging, database=database)
         self._written: _Written | None = _Written()  # None: it is awake
+        self._woken_at = WOKEN_BYTES
         # Whoever writes, and whoever wakes it up, at the moment in which it is awake.
         self._turn = threading.Lock()
 
@@ -78,7 +87,7 @@ class RestingStore(RocksStore):
 
     def get(self, key: bytes) -> bytes | None:
         written = self._written
-        if written is not None and key in written.values:
+        if written is not None and check_bytes(key, "a key") in written.values:
             self.check_open()
             return written.values[key]
         return super().get(key)
@@ -86,22 +95,24 @@ class RestingStore(RocksStore):
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         written = self._written
         found = super().scan(low, high, reverse=reverse)
-        if written is None or not (over := written.between(low, high)):
+        if written is None or not (places := written.places(low, high)):
             return found
-        return self._merged(found, over[::-1] if reverse else over, reverse)
+        return self._merged(found, list(written.at(places[::-1] if reverse else places)), reverse)
 
     def read(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         written = self._written
-        if written is None or not written.between(low, high):
+        if written is None or not (places := written.places(low, high)):
             return super().read(low, high, limit)
-        return list(islice(self.scan(low, high), limit))
+        # Nothing is written before all of it was read.
+        return list(islice(self._merged(super().scan(low, high), written.at(places), False), limit))
 
     def _merged(
-        self, files: Iterator[tuple[bytes, bytes]], over: list[tuple[bytes, bytes | None]], reverse: bool
+        self, files: Iterator[tuple[bytes, bytes]], over: Iterable[tuple[bytes, bytes | None]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         pair = next(files, None)
         for key, value in over:
             while pair is not None and (pair[0] > key if reverse else pair[0] < key):
+                self.check_open()
                 yield pair
                 pair = next(files, None)
             if pair is not None and pair[0] == key:
@@ -110,6 +121,7 @@ class RestingStore(RocksStore):
                 self.check_open()
                 yield key, value
         while pair is not None:
+            self.check_open()
             yield pair
             pair = next(files, None)
 
@@ -124,10 +136,13 @@ class RestingStore(RocksStore):
             return
         self._check_writable()
         operations = batch.take()
+        if not operations:
+            return
         if any(len(operation) == 3 for operation in operations):
             # Nobody deletes ranges of a tablet: it is not worth more than that it works.
             with self._flushing:
                 self._awaken()
+        self._wake_in_time()
         with self._turn:
             if self._written is not None:
                 self._written.add(operations, batch.bytes)
@@ -136,6 +151,20 @@ class RestingStore(RocksStore):
         other = super().batch()
         add_to(other, operations)
         super().write(other)
+
+    def _wake_in_time(self) -> None:
+        """Beside the loop, where it has taken much. Should that fail the next flush meets the same, and tells."""
+        written = self._written
+        if written is None or written.bytes < self._woken_at:
+            return
+        self._woken_at = 2 * written.bytes
+
+        def wake() -> None:
+            with self._flushing:
+                if not self._closed:
+                    self._awaken()
+
+        self._disk.off_loop.start(wake, lambda _result, _error: None)
 
     def _flush(self) -> None:
         if self._written is None or self._written.batches:
@@ -158,7 +187,7 @@ class RestingStore(RocksStore):
             database = self._disk.open_database(
                 self.name, self._disk.report_to(self.name), merging=self._merging is not False
             )
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             if may_pass(error):
                 raise NotMade(f"{self.path} stays in memory: {error}") from error
             raise

@@ -49,6 +49,7 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
+_RESTING_TABLES = 64  # which are all open, as long as the store rests
 _DIGEST_BYTES = 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONFIG = "rocksdict-config.json"
@@ -317,6 +318,8 @@ class RocksDisk:
             begun.rename(target)
             _sync_directory(target.parent)
         except Exception as error:
+            if target.exists():
+                target.rename(begun)
             if begun.exists():
                 _delete(begun)
             if isinstance(error, OSError) and error.errno in NO_LINKS:
@@ -586,8 +589,11 @@ def _is_store(path: Path) -> bool:
 
 
 def _may_rest(path: Path) -> bool:
-    """Whether all there is of it is in tables: it was never open for writing, and is there."""
-    return (path / "CURRENT").exists() and not any(each.suffix == ".log" for each in path.iterdir())
+    """Whether all there is of it is in tables, and these are few: it was never open for writing, and is there."""
+    if not (path / "CURRENT").exists():
+        return False
+    endings = [each.suffix for each in path.iterdir()]
+    return ".log" not in endings and endings.count(".sst") <= _RESTING_TABLES
 
 
 def _check_skeleton(path: Path) -> None:

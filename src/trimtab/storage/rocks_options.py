@@ -19,7 +19,8 @@ import rocksdict
 SMALL_MERGED_FROM = 4
 MOST_LOOSE_FILES = 24
 # Fewer than that stay as they are, unless a load has brought them: then a store of up to so many bytes, of which loose
-# files are at least one part in so many, and what is not in the largest one is too, is merged as a whole. Loads of a few rows each are merged now and then only.
+# files are at least one part in so many, and what is not in the largest one is too, is merged as a whole. Loads of a
+# few rows each are merged now and then only.
 MERGED_WHOLE_BYTES = 64 << 20
 MOSTLY_LOOSE = 3
 NEARLY_ALL = 16

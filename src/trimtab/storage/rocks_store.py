@@ -31,7 +31,13 @@ from trimtab.storage.port import (
     SyncFailed,
     check_bytes,
 )
-from trimtab.storage.rocks_options import MERGED_WHOLE_BYTES, MOSTLY_LOOSE, NEARLY_ALL, SMALL_MERGED_FROM, merged_at_once
+from trimtab.storage.rocks_options import (
+    MERGED_WHOLE_BYTES,
+    MOSTLY_LOOSE,
+    NEARLY_ALL,
+    SMALL_MERGED_FROM,
+    merged_at_once,
+)
 
 if TYPE_CHECKING:
     from trimtab.storage.rocks import RocksDisk
@@ -395,8 +401,7 @@ class RocksStore:
     def close(self) -> None:
         if self._closed:
             return
-        self._let_go()
-        self._closed = True
+        self._let_go(for_good=True)
         self._disk.forget(self.name)
 
     def check_open(self) -> None:
@@ -431,7 +436,7 @@ class RocksStore:
         if self._full is not None:
             raise self._full
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, for_good: bool = False) -> None:
         for scan in list(self._scans):
             scan.take_away()
         with self._syncing, self._flushing:
@@ -441,6 +446,8 @@ class RocksStore:
                 # After a failed write or sync closing complains about that same failure, and closes all the same.
                 if self._full is None and self._failed is None:
                     raise self._explain(error, "close") from error
+            # Whoever gets the lock next finds it closed.
+            self._closed = for_good
 
     def _explain(self, error: BaseException, doing: str) -> BaseException:
         if isinstance(error, (KeyError, ValueError)) and "only support bytes" in str(error):

@@ -35,7 +35,7 @@ FORMAT_VERSION = 6
 MAGIC = 0x88E241B785F4CFF7
 EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
 COMPARATOR = b"leveldb.BytewiseComparator"
-# Properties of tables that were written elsewhere to be taken over: RocksDB's, and ours, which say what lies in between.
+# Properties of tables that were written elsewhere to be taken over: RocksDB's, and ours, which say what they hold.
 EXTERNAL_SEQUENCE, EXTERNAL_VERSION = b"rocksdb.external_sst_file.global_seqno", b"rocksdb.external_sst_file.version"
 EXTERNAL_VERSION_2 = struct.pack("<I", 2)
 FIRST_KEY, LAST_KEY = b"trimtab.first.key", b"trimtab.last.key"

@@ -83,7 +83,7 @@ class Target(Protocol):
 
 
 class TableWriter:
-    """One new file, on a disk or elsewhere. `add` pairs in order, then `finish`; whoever leaves before removes the file."""
+    """One new file, on a disk or elsewhere: `add` pairs in order, then `finish`. Whoever leaves before removes it."""
 
     def __init__(self, target: Path | Target, *, block_bytes: int = BLOCK_BYTES, identity: str = "") -> None:
         self.rows = 0

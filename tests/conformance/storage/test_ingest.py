@@ -122,6 +122,73 @@ def test_it_holds_the_same_whether_its_files_are_merged_or_not(machine):
     asyncio.run(story())
 
 
+def test_a_store_is_made_of_tables_and_pairs_as_if_it_had_taken_them_over_or_not_at_all(machine):
+    """The real disk may refuse tables that do not say what lies in them; a store of pairs alone is always made."""
+
+    async def story():
+        disk = machine.disk()
+        disk.write_table("staging/7/one", pairs(range(10), b"one"))
+        disk.write_table("staging/7/two", pairs(range(5, 15), b"two"))
+        own = pairs([7, 20], b"own")
+        held = dict(pairs(range(10), b"one")) | dict(pairs(range(5, 15), b"two")) | dict(own)
+        staged = disk.names()
+        wanted = {}
+        if disk.compose("tablets/1/0.1", ["staging/7/one", "staging/7/two"], own):
+            wanted["tablets/1/0.1"] = held
+        else:
+            assert not disk.exists("tablets")
+        assert disk.compose("tablets/2/0.1", [], own)
+        assert disk.compose("tablets/3/0.1", [], [])
+        wanted |= {"tablets/2/0.1": dict(own), "tablets/3/0.1": {}}
+        assert disk.names() == staged + sorted(wanted), "the tables stay where they are"
+        disk.remove("staging")
+        for resting in (True, False):
+            disk = machine.restart()
+            assert disk.names() == sorted(wanted)
+            for name, contents in wanted.items():
+                store = disk.open(name, wal=False, small=True, resting=resting)
+                assert dict(store.scan(b"", None)) == contents
+                assert list(store.scan(b"", None, reverse=True)) == sorted(contents.items(), reverse=True)
+                put(store, later=b"%d" % resting)
+                assert await flushed(store) is None
+                contents[b"later"] = b"%d" % resting
+                assert dict(store.scan(b"", None)) == contents
+        machine.restart()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("bad", ["staging/7/never", "staging/7/bad", "staging/7/empty", "staging"])
+def test_of_what_is_no_table_no_store_is_made(machine, bad):
+    disk = machine.disk()
+    disk.write_table("staging/7/good", pairs(range(10)))
+    disk.write_file("staging/7/bad", b"no table at all" * 100)
+    disk.write_file("staging/7/empty", b"")
+    before = disk.names()
+    assert not disk.compose("tablets/1/0.1", ["staging/7/good", bad], pairs([1]))
+    assert not disk.compose("tablets/1/0.1", [bad], [])
+    assert disk.names() == before and not disk.exists("tablets/1/0.1")
+    assert machine.restart().names() == before
+
+
+def test_a_store_is_not_made_where_something_is_nor_of_pairs_that_are_not_in_order(machine):
+    disk = machine.disk()
+    disk.open("tablets/1/0.1", wal=False, small=True)
+    disk.write_file("note", b"x")
+    before = disk.names()
+    for taken in ("tablets/1/0.1", "tablets/1", "note"):
+        with pytest.raises(StorageError, match=f"can't compose '{taken}': the name is taken"):
+            disk.compose(taken, [], pairs([1]))
+    with pytest.raises(StorageError, match="would lie inside"):
+        disk.compose("tablets/1/0.1/inside", [], pairs([1]))
+    for wrong in ([2, 1], [1, 1]):
+        with pytest.raises(StorageError, match="does not come after"):
+            disk.compose("other", [], pairs(wrong))
+    with pytest.raises(StorageError):
+        disk.compose("../other", [], pairs([1]))
+    assert disk.names() == before
+
+
 def test_a_closed_store_ingests_and_reads_nothing(machine):
     disk = machine.disk()
     store = disk.open("t", wal=False, small=True)

@@ -437,13 +437,22 @@ def apply_to_dict(reference, changes):
                 del reference[key]
 
 
+@pytest.mark.parametrize("resting", [False, True])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=st.lists(steps, max_size=25))
-def test_any_sequence_of_operations_agrees_with_a_dictionary(machines, story):
+def test_any_sequence_of_operations_agrees_with_a_dictionary(machines, resting, story):
+    """`resting`: a small one that was made of a few pairs, and is flushed where the other is synced."""
+
+    def opened(disk):
+        return disk.open("store", wal=False, small=True, resting=True) if resting else disk.open("store", wal=True)
+
     async def run():
         machine = machines()
-        store = machine.disk().open("log", wal=True)
         reference: dict[bytes, bytes] = {}
+        if resting:
+            reference = {b"a": b"first", b"ab": b"first", b"c": b"first"}
+            assert machine.disk().compose("store", [], sorted(reference.items()))
+        store = opened(machine.disk())
         try:
             for step in story:
                 if step[0] == "write":
@@ -462,10 +471,11 @@ def test_any_sequence_of_operations_agrees_with_a_dictionary(machines, story):
                 elif step[0] == "flush":
                     assert await flushed(store) is None
                 elif step[0] == "sync":
-                    assert await synced(store) is None
+                    assert await (flushed if resting else synced)(store) is None
                 else:
+                    assert not resting or await flushed(store) is None
                     store.close()
-                    store = machine.restart().open("log", wal=True)
+                    store = opened(machine.restart())
             assert dict(store.scan(b"", None)) == reference
             assert all(store.get(key) == reference.get(key) for key in KEYS)
         finally:

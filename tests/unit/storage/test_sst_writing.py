@@ -22,7 +22,17 @@ from trimtab.storage.port import Corrupt
 from trimtab.storage.rocks import RocksDisk
 from trimtab.storage.sst import table_options
 from trimtab.storage.sst_blocks import BlockMaker, varint_strings
-from trimtab.storage.sst_file import LZ4, TRAILER_BYTES, Unreadable, _entries, _handle, open_table, varint
+from trimtab.storage.sst_file import (
+    FIRST_KEY,
+    LAST_KEY,
+    LZ4,
+    TRAILER_BYTES,
+    Unreadable,
+    _entries,
+    _handle,
+    open_table,
+    varint,
+)
 from trimtab.storage.sst_packing import shape_of, varint_bytes
 from trimtab.storage.sst_writing import MOST_BLOCKS, OutOfOrder, TableWriter, block_bytes_of, separators
 

@@ -112,8 +112,8 @@ class Beginning:
 class Filling:
     """Files that lie here, of which a replica is to be made: with the loads up to an epoch it has just these rows.
 
-    `allowed` raises Refused if they must not be taken any more; it is asked at the last moment, not on the loop. `done`:
-    the replica was made, and made of them.
+    `allowed` raises Refused if they must not be taken any more; it is asked at the last moment, not on the loop.
+    `done`: the replica was made, and made of them.
     """
 
     names: Sequence[str]

@@ -97,9 +97,7 @@ class Shelf:
         self._others: dict[Name, Replica] = {}  # of other generations
         self._in_hand: set[Name] = set()  # being opened, made or exchanged
         self._put_off: set[Name] = set()  # what could not be done because they were
-        self._files = ReplicaFiles(
-            disk, log, self, self.row_cache, instance=name, story=story, complain=complain
-        )
+        self._files = ReplicaFiles(disk, log, self, self.row_cache, instance=name, story=story, complain=complain)
         self.swaps = Swaps(disk, log, self._files, name=name, fatal=fatal, complain=complain)
         self._existing: dict[Name, bool] = {}  # directories that are there and not open -> may need the log
         # Why something of a tablet could not be opened or removed the last time; for which session it was to be made.
