@@ -140,7 +140,8 @@ def what_is_not_whole_is_not_sealed(three: Instances, loader: Loader) -> None:
 
 
 # The others are tried where it is quicker, in tests/unit/node/replicas/test_adopting.py.
-PLACES = ("load.seal.after", "load.adopt.tablet", "load.adopt.ingested", "load.adopt.prepared")
+OF_OVERWRITES = ("load.adopt.composed", "load.adopt.prepared")
+PLACES = ("load.seal.after", "load.adopt.tablet", "load.adopt.ingested", *OF_OVERWRITES)
 
 
 def test_an_instance_killed_anywhere_between_sealing_and_taking_over_leaves_all_or_nothing(
@@ -154,7 +155,7 @@ def test_an_instance_killed_anywhere_between_sealing_and_taking_over_leaves_all_
         put(db, OLD)
         addresses, loader, state = ",".join(three.listen.values()), Loader(three, TABLE), dict(OLD)
         for number, place in enumerate(PLACES):
-            kind = LoadKind.OVERWRITE if place == "load.adopt.prepared" else LoadKind.APPEND
+            kind = LoadKind.OVERWRITE if place in OF_OVERWRITES else LoadKind.APPEND
             new = dict.fromkeys(range(number, number + 300), place)
             after = {**state, **new} if kind is LoadKind.APPEND else new
             reader = Reader(addresses, TABLE, state, after)

@@ -16,7 +16,8 @@ from trimtab.loads.protocol import StagedFile
 from trimtab.spark.options import Connection
 from trimtab.tablets.consistency import count_by_dc, quorum_of
 
-CHUNK_ROWS = 1_000_000  # that are encoded together: what is needed for them is all the memory that a task takes
+# Encoded together: a task takes the memory that is needed for them, and for files that wait to be sent (`sending`).
+CHUNK_ROWS = 1_000_000
 CHUNK_BYTES = 192 * 1024 * 1024
 FAIL, REJECT = "fail", "reject"
 REJECT_HINT = "Correct it, or load the rest with onError=reject and rejected=PATH (`trimtab load`: --rejected PATH)"

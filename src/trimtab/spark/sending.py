@@ -155,6 +155,7 @@ class Sending:
                 held = False
                 self._fail(error)
             self._settle(raft_id, outgoing, held)
+            del outgoing  # else it would be in memory until there is another
         if client is not None:
             client.close()
 

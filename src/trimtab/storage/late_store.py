@@ -81,6 +81,10 @@ class LateStore:
         """Whether it has no directory that counts, and none is being made."""
         return self._store is None and self._since is None
 
+    @property
+    def resting(self) -> bool:
+        return self._store is not None and self._store.resting
+
     # Reading
 
     def get(self, key: bytes) -> bytes | None:

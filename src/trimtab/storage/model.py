@@ -178,6 +178,10 @@ class ModelStore:
     def batch(self) -> Batch:
         return MemoryBatch()
 
+    @property
+    def resting(self) -> bool:
+        return False
+
     def write(self, batch: Batch) -> None:
         if self._refusal is not None:
             raise self._refusal

@@ -114,6 +114,11 @@ class Store(Protocol):
 
     def batch(self) -> Batch: ...
 
+    @property
+    def resting(self) -> bool:
+        """Whether the next flush takes longer than others, and holds the interpreter (see Disk.open)."""
+        ...
+
     def write(self, batch: Batch) -> None:
         """Apply the batch to memory and, with a write-ahead log, hand it to the operating system. Not durable.
 

@@ -12,9 +12,11 @@ prefix, as ever. Readers of a resting store keep its files, whatever becomes of 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -142,29 +144,35 @@ class RestingStore(RocksStore):
             # Nobody deletes ranges of a tablet: it is not worth more than that it works.
             with self._flushing:
                 self._awaken()
-        self._wake_in_time()
         with self._turn:
-            if self._written is not None:
-                self._written.add(operations, batch.bytes)
-                return
+            written = self._written
+            if written is not None:
+                written.add(operations, batch.bytes)
+        if written is not None:
+            self._wake_in_time(written.bytes)
+            return
         # The batch was begun before it woke up.
         other = super().batch()
         add_to(other, operations)
         super().write(other)
 
-    def _wake_in_time(self) -> None:
-        """Beside the loop, where it has taken much. Should that fail the next flush meets the same, and tells."""
-        written = self._written
-        if written is None or written.bytes < self._woken_at:
+    def _wake_in_time(self, size_bytes: int) -> None:
+        """Soon, where it has taken much, and not all such at once. Should it fail, the next flush tells."""
+        if size_bytes < self._woken_at:
             return
-        self._woken_at = 2 * written.bytes
+        self._woken_at = 2 * size_bytes
+        loop = asyncio.get_running_loop()
+        loop.call_at(self._disk.turn_to_wake(loop.time()), self._wake_beside)
 
+    def _wake_beside(self) -> None:
         def wake() -> None:
             with self._flushing:
                 if not self._closed:
                     self._awaken()
 
-        self._disk.off_loop.start(wake, lambda _result, _error: None)
+        if not self._closed:
+            with suppress(StorageError):
+                self._disk.off_loop.start(wake, lambda _result, _error: None)
 
     def _flush(self) -> None:
         if self._written is None or self._written.batches:
@@ -202,7 +210,8 @@ class RestingStore(RocksStore):
                 self._put(database, written.batches[done:])
                 self._db, self._written = database, None
         except Exception as error:
-            database.close()
+            with suppress(Exception):  # closing complains about the same
+                database.close()
             raise self._explain(error, "open") from error
 
     def _put(self, database: rocksdict.Rdict, batches: Sequence[Sequence[Operation]]) -> None:
@@ -217,9 +226,12 @@ class RestingStore(RocksStore):
             database.write(batch.raw, self._write_options)
 
     def _open_again(self) -> None:
-        """What was written is all in memory: nothing of it is lost."""
-        if self._written is None:
-            super()._open_again()
+        """For writing: there is room. What is in memory only is lost by it, as by any store: whoever asks for it takes
+        what there is then for filed.
+        """
+        with self._flushing, self._turn:
+            self._written = None
+        super()._open_again()
 
     def memory_bytes(self) -> int:
         written = self._written

@@ -49,10 +49,11 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _OPEN_FILES = 65_536
-_RESTING_TABLES = 64  # which are all open, as long as the store rests
+_RESTING_TABLES = 32  # which are all open, as long as the store rests
 _DIGEST_BYTES = 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONFIG = "rocksdict-config.json"
+_WAKE_EVERY_S = 0.2  # of stores that have taken much
 _OWN_TABLE = "own"
 _UNFINISHED = ".unfinished-"
 
@@ -90,6 +91,7 @@ class RocksDisk:
         self._template: Path | None = None
         self._links = True  # whether they can be made here, as far as is known
         self._templating = threading.Lock()
+        self._wake_at = 0.0
         self.path.mkdir(parents=True, exist_ok=True)
         _sync_directory(self.path.parent)
         _allow_open_files()
@@ -362,6 +364,12 @@ class RocksDisk:
         self._reports.pop(name, None)
         self._small.discard(name)
 
+    def turn_to_wake(self, now: float) -> float:
+        """When the next resting store may be opened for writing without anybody waiting for it (loop time)."""
+        turn = max(now, self._wake_at)
+        self._wake_at = turn + _WAKE_EVERY_S
+        return turn
+
     def recovery_bytes(self, name: str) -> int:
         """What opening this store may write: the contents of its logs, as tables."""
         path, size_bytes = self.path_of(name), _OPEN_OVERHEAD_BYTES
@@ -468,8 +476,12 @@ class RocksDisk:
             return self._template
 
     def _link_config(self, path: Path) -> None:
-        """One file for all of them, which all write alike. Each could do without, and would make its own."""
-        with suppress(OSError):
+        """One file for all of them. Each could do without, and would make its own; each writes it anew, the same again.
+        So half of it may be there after a crash, which does no harm (`_check_skeleton`).
+        """
+        if not self._links:
+            return
+        with suppress(OSError, StorageError):
             os.link(self._new_template() / _CONFIG, path / _CONFIG)
 
     def _drop_template(self) -> None:

@@ -132,7 +132,7 @@ class _Scan:
 
 
 class RocksStore:
-    """See the module's text. All calls come from the loop's thread; only sync and flush run elsewhere."""
+    """See the module's text. It is read and written on the loop's thread; what blocks runs elsewhere."""
 
     def __init__(self, disk: RocksDisk, name: str, *, wal: bool, merging: bool, database: rocksdict.Rdict) -> None:
         self.name = name
@@ -264,6 +264,10 @@ class RocksStore:
                 done(None if error is None else self._explain(error, "flush"))
 
         self._disk.off_loop.start(flush, finished)
+
+    @property
+    def resting(self) -> bool:
+        return False
 
     def _flush(self) -> None:
         self._db.flush()
@@ -447,7 +451,8 @@ class RocksStore:
                 if self._full is None and self._failed is None:
                     raise self._explain(error, "close") from error
             # Whoever gets the lock next finds it closed.
-            self._closed = for_good
+            if for_good:
+                self._closed = True
 
     def _explain(self, error: BaseException, doing: str) -> BaseException:
         if isinstance(error, (KeyError, ValueError)) and "only support bytes" in str(error):

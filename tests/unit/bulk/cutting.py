@@ -86,3 +86,7 @@ class CuttingProxy:
         for sock in (source, target):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+        # Else a sender that had filled all there is room for would not be told before it tires of waiting.
+        with contextlib.suppress(OSError):
+            while source.recv(64 << 10):
+                pass

@@ -4,8 +4,8 @@ A replica is flushed when it holds much, when all together hold too much (the on
 held something for long, or when the log has grown and this one is what keeps it from being cut. So memory, the log and
 the time that replay takes are bounded, and a replica that is hardly ever written to does not pin the log. One whose
 files are a copy that has just come (`swapping`) is flushed when the moves of that moment are over: whoever copies it
-on would have to wait for that. Such come many at once, and the first flush opens each for writing, which holds the
-interpreter: so a few of them at a time, and requests are answered in between.
+on would have to wait for that. Copies, and what loads bring, come many at once, and the first flush opens each for
+writing, which holds the interpreter: so a few of them at a time, and requests are answered in between.
 
 The log is cut below what every replica has flushed. If flushing does not keep up, writers are refused until it does.
 """
@@ -36,7 +36,7 @@ class FlushBounds:
     total_bytes: int = 24 << 20
     age_s: float = 60.0
     copied_age_s: float = 4.0
-    copies_a_tick: int = 2
+    woken_a_tick: int = 2  # of those that rest, for their age
     log_bytes: int = 48 << 20
     cut_bytes: int = 4 << 20
     cut_every_s: float = 30.0
@@ -71,7 +71,7 @@ class Flushing:
         self._fatal = fatal
         self._complain = complain
         self._looking = False
-        self._copies_left = 0  # that may be flushed for their age before the next tick
+        self._wakes_left = 0  # before the next tick
         self._cut_at = now()
         self._closed = False
 
@@ -89,7 +89,7 @@ class Flushing:
 
     def tick(self) -> None:
         """Now and then: look at ages, and cut the log."""
-        self._copies_left = self.bounds.copies_a_tick
+        self._wakes_left = self.bounds.woken_a_tick
         self._look()
         self._cut()
         self._log.nudge()
@@ -111,7 +111,7 @@ class Flushing:
             if replica is None:
                 return
             self.flushes += 1
-            self._copies_left -= replica.has_copy
+            self._wakes_left -= replica.rests
             replica.flush(partial(self._flushed, replica))
 
     def _next(self) -> Replica | None:
@@ -141,10 +141,10 @@ class Flushing:
 
     def _due_s(self, replica: Replica) -> float:
         """When it has held something for long."""
-        since = replica.unflushed_since or 0.0
-        if not replica.has_copy:
-            return since + self.bounds.age_s
-        return since + self.bounds.copied_age_s if self._copies_left > 0 else math.inf
+        if replica.rests and self._wakes_left <= 0:
+            return math.inf
+        age_s = self.bounds.copied_age_s if replica.has_copy else self.bounds.age_s
+        return (replica.unflushed_since or 0.0) + age_s
 
     def _flushed(self, replica: Replica, error: BaseException | None) -> None:
         if self._closed:
@@ -163,9 +163,12 @@ class Flushing:
 
     def _not_made(self, replica: Replica, error: NotMade) -> None:
         replica.not_made += 1
-        if replica.not_made < _MAX_NOT_MADE or not replica.arriving:
+        if replica.not_made < _MAX_NOT_MADE:
             replica.rests_until = self._now() + _REST_S
             self._complain(f"{replica.title} could not be brought into files: {error}; it is tried again")
+        elif not replica.arriving:
+            # It pins the log of all others. The next start opens it for writing.
+            self._fatal(error)
         else:
             # It only arrives: its move begins anew, and the log of all others can be cut.
             self._lost(

@@ -179,6 +179,11 @@ class Replica:
         return 0 if self.closed or self.swapping else self.store.memory_bytes()
 
     @property
+    def rests(self) -> bool:
+        """Whether the next flush has to open it for writing."""
+        return not (self.closed or self.swapping) and self.store.resting
+
+    @property
     def title(self) -> str:
         return f"tablet {self.tablet} of table {self.table}"
 

@@ -17,7 +17,6 @@
 - One that arrives begins ARRIVING all the same, and takes writes. But what it had acknowledged may have come after the
   snapshots that its copy is made of, whether anything of them lies here yet or not. So no copy of that session is taken
   (`ReplicaMeta.lost`), and the move begins anew.
-
 - One that a load brings is made of the load's files, its own record and its marker, all at once (`Filling`), where that
   can be done.
 
@@ -127,9 +126,6 @@ class Filling:
         return len(self.names) + 1 if self.names else 0
 
 
-_NOTHING = Filling((), 0, lambda: None)
-
-
 class ReplicaFiles:
     """Of one node. `recorded`: what has existed here, and for which session."""
 
@@ -186,17 +182,29 @@ class ReplicaFiles:
         else:
             if filling is not None:
                 filling.done = await self._fill(name, beginning, filling)
-            async with self._opening:
-                opening = partial(self.open_again, name, filling)
-                store = await off_loop(self._disk, opening, unwanted=_close_store)
+            coming = filling.coming if filling is not None else 0
             try:
-                meta, position = await self._look_at(name, store, beginning)
-            except BaseException:
-                store.close()
-                raise
+                store, meta, position = await self._open_files(name, beginning, coming)
+            except Corrupt:
+                if filling is None or not filling.done:
+                    raise
+                # It is the files that are damaged, and whoever takes them over by themselves is told which.
+                filling.done = False
+                await off_loop(self._disk, partial(self._disk.remove, name.path))
+                store, meta, position = await self._open_files(name, beginning, coming)
         self._log.note_incarnation(meta.incarnation)
         rows = CachedRows(self._row_cache, name.table)
         return Replica(name.path, store, meta, position, self._log, self._around, self._loop.call_soon, rows)
+
+    async def _open_files(self, name: Name, beginning: Beginning, coming: int) -> tuple[Store, ReplicaMeta, int]:
+        async with self._opening:
+            opening = partial(self.open_again, name, coming=coming)
+            store = await off_loop(self._disk, opening, unwanted=_close_store)
+        try:
+            return store, *await self._look_at(name, store, beginning)
+        except BaseException:
+            store.close()
+            raise
 
     async def _fill(self, name: Name, beginning: Beginning, filling: Filling) -> bool:
         """Whether there was none, and one was made that has these files, and says so. Refused: it must not be."""
@@ -212,7 +220,8 @@ class ReplicaFiles:
             return self._disk.compose(name.path, filling.names, pairs)
 
         composed = await off_loop(self._disk, compose)
-        failpoints.hit("load.adopt.composed", self._instance)
+        if composed:
+            failpoints.hit("load.adopt.composed", self._instance)
         return composed
 
     async def _in_memory(self, name: Name, beginning: Beginning) -> Unfiled | None:
@@ -293,13 +302,12 @@ class ReplicaFiles:
             lost=lost,
         )
 
-    def open_again(self, name: Name, filling: Filling | None = None) -> Store:
+    def open_again(self, name: Name, *, coming: int = 0) -> Store:
         """The store of a replica as it is without what was in memory only; the log has that. Blocking."""
         unfiled = self._unfiled.get(name)
         if unfiled is not None and not unfiled.copied and not self._disk.exists(name.path):
             return self._late_store(name, unfiled)
-        filling = filling or _NOTHING
-        store = open_store(self._disk, name.path, coming=filling.coming, resting=filling.done)
+        store = open_store(self._disk, name.path, coming=coming)
         try:
             if unfiled is not None and not unfiled.is_filed(store, name.path):
                 unfiled.put_into(store)
@@ -372,7 +380,7 @@ def _parts(name: Name) -> tuple[int, int, int]:
     return name.table, name.tablet, name.generation
 
 
-def open_store(disk: Disk, path: str, *, coming: int = 0, resting: bool = False) -> Store:
+def open_store(disk: Disk, path: str, *, coming: int = 0, resting: bool = True) -> Store:
     return disk.open(path, wal=False, small=True, coming=coming, resting=resting)
 
 

@@ -162,7 +162,8 @@ class Swaps:
         replica.pinned = position
         pairs = replica.scan(b"", None)
         try:
-            store = await off_loop(self._disk, partial(open_store, self._disk, linked_path(name)), unwanted=_close)
+            opening = partial(open_store, self._disk, linked_path(name), resting=False)
+            store = await off_loop(self._disk, opening, unwanted=_close)
             try:
                 await self._put(store, pairs)
                 await flushed(store)
@@ -201,7 +202,7 @@ class Swaps:
             else:
                 self._disk.rename(name.path, old_path(name))
             self._disk.rename(linked_path(name), name.path)
-            return open_store(self._disk, name.path, resting=True)
+            return open_store(self._disk, name.path)
 
         # Nothing has been waited for since it is held: nobody brings it into files from here on.
         replica.begin_swap()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
-from tests.unit.node.replicas.shelves import Life, key
+from tests.unit.node.replicas.shelves import Life, key, write_run
 
 from trimtab.loads import protocol
 from trimtab.loads.protocol import AdoptCall, SealReply, SealRequest, StagedFile
@@ -65,6 +65,13 @@ class Stage:
         group: Any = SimpleNamespace(
             machine=SimpleNamespace(applied_index=10), raw=SimpleNamespace(raft=SimpleNamespace(term=self.term))
         )
+        self.merging = Merging(
+            self.disk,
+            self.shelf.held,
+            lambda: bool(self.loads.open_loads),
+            complain=self.said.append,
+            defect=self.life.failures.append,
+        )
         self.sealing = Sealing(OWN, self.disk, self.tables, self.loads, self.waits, name="i1")
         self.adopting = Adopting(
             OWN,
@@ -75,13 +82,7 @@ class Stage:
             self.shelf,
             self.waits,
             mend=self._mend,
-            merging=Merging(
-                self.disk,
-                self.shelf.held,
-                lambda: bool(self.loads.open_loads),
-                complain=self.said.append,
-                defect=self.life.failures.append,
-            ),
+            merging=self.merging,
             name="i1",
             story=self.said.append,
         )
@@ -101,6 +102,8 @@ class Stage:
         self.mended.append((replica.tablet, epoch))
 
     def stop(self) -> None:
+        self.adopting.stop()
+        self.merging.stop()
         self.life.stop()
 
     # The metastore
@@ -131,17 +134,34 @@ class Stage:
         self.put(replace(load, state=LoadState.PUBLISHED, published_ms=1))
         self.loads.change(epoch_key(TABLE), encode(record), 4)
         self.close_session(load.id)
+        self._serve_newest()
+
+    def _serve_newest(self) -> None:
         self.life.wanted = {place: self.loads.generation(TABLE) for place in self.life.wanted}
         self.shelf.look()
+
+    def roll_back(self, load: LoadRecord) -> None:
+        """The generation before is served again."""
+        known = self.loads.epoch_record(TABLE)
+        epoch, back_to = known.committed + 1, known.generations[-2][1]
+        generations = (*known.generations, (epoch, back_to))
+        record = replace(known, committed=epoch, visible=epoch, generations=generations)
+        self.put(replace(load, state=LoadState.ROLLED_BACK))
+        self.loads.change(epoch_key(TABLE), encode(record), 6)
+        self._serve_newest()
 
     def close_session(self, id: str) -> None:
         self.loads.change(session_key(id), None, 5)
 
     # Files and orders
 
-    def stage(self, id: str, tablet: int, *numbers: int, name: str = "a") -> StagedFile:
-        path = path_of(id, tablet, name)
-        self.disk.write_table(path, [(key(number, STAMP), b"loaded") for number in numbers])
+    def stage(self, id: str, tablet: int, *numbers: int, name: str = "a", older: bool = False) -> StagedFile:
+        """`older`: by a writer whose files don't say what their first and last key are."""
+        path, pairs = path_of(id, tablet, name), [(key(number, STAMP), b"loaded") for number in numbers]
+        if older:
+            self.disk.write_table(path, pairs)
+        else:
+            write_run(self.disk, path, pairs)
         found = self.disk.digest(path)
         assert found is not None
         return StagedFile(tablet, name, *found)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trimtab.loads.records import EpochRecord
@@ -12,11 +14,16 @@ from trimtab.node.founding import synced
 from trimtab.node.replicas.flushing import FlushBounds
 from trimtab.node.replicas.replica import Replica
 from trimtab.node.replicas.shelf import Shelf
+from trimtab.rows.ragged import from_list
 from trimtab.storage.model import ModelDisk
 from trimtab.storage.mutation_log import MutationLog
 from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import Disk
+from trimtab.storage.resting_store import RestingStore
+from trimtab.storage.rocks import RocksDisk
+from trimtab.storage.sst_writing import TableWriter
 
+_MAX_COPIES = 50
 LAZY = FlushBounds(replica_bytes=1 << 30, total_bytes=1 << 30, age_s=1e9, cut_bytes=1 << 30, cut_every_s=1e9)
 
 
@@ -32,6 +39,36 @@ def number_of(stored: bytes) -> int:
 
 def model_disk(**options: Any) -> ModelDisk:
     return ModelDisk(lambda seconds, run: asyncio.get_running_loop().call_later(seconds, run), **options)
+
+
+def write_run(disk: Disk, name: str, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    """A table as loads bring them. RocksDB's own (`write_table`) don't say what their first and last key are."""
+    if not isinstance(disk, RocksDisk):
+        disk.write_table(name, pairs)
+        return
+    path = disk.path_of(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TableWriter(path) as writer:
+        writer.add([from_list([stored for stored, _ in pairs])], from_list([value for _, value in pairs]))
+        writer.finish(durable=True)
+
+
+def killed(disk: RocksDisk, path: Path) -> RocksDisk:
+    """What a process that is killed now leaves behind; the disk that is given goes on."""
+    for _ in range(_MAX_COPIES):
+        try:
+            shutil.copytree(disk.path, path)
+        except shutil.Error:
+            # Something was just being removed there: the process is killed a moment later.
+            shutil.rmtree(path)
+        else:
+            return RocksDisk(path, reserve_bytes=0)
+    raise AssertionError(f"{disk.path} does not come to rest")
+
+
+def resting(replica: Replica) -> bool:
+    """Whether its files are only read so far."""
+    return isinstance(replica.store, RestingStore) and replica.store.resting
 
 
 class Life:

@@ -51,12 +51,15 @@ def test_files_become_rows_and_every_replica_is_marked(kind, tmp_path):
 PLACES = ("load.adopt.before", "load.adopt.tablet", "load.adopt.ingested", "load.adopt.rest", "load.adopt.after")
 
 
-@pytest.mark.parametrize("place", [*PLACES, "load.adopt.prepared"])
+OF_OVERWRITES = ("load.adopt.composed", "load.adopt.prepared")
+
+
+@pytest.mark.parametrize("place", [*PLACES, *OF_OVERWRITES])
 def test_a_life_that_ends_anywhere_in_between_is_continued_by_the_next(place):
     async def story():
         disk = model_disk()
         stage = await Stage(disk).start()
-        overwrite = place == "load.adopt.prepared"
+        overwrite = place in OF_OVERWRITES
         kind, generation = (LoadKind.OVERWRITE, 2) if overwrite else (LoadKind.APPEND, 1)
         await sealed(stage, kind=kind, generation=generation)
 
@@ -219,13 +222,16 @@ def test_an_overwrite_makes_replicas_beside_those_that_serve_and_publishing_swap
     asyncio.run(story())
 
 
-def test_replicas_that_an_overwrite_brings_many_files_to_are_made_unmerged_and_noted_and_others_are_not(tmp_path):
+@pytest.mark.parametrize("older", [False, True], ids=["composed", "ingested"])
+def test_replicas_that_an_overwrite_brings_many_files_to_are_made_unmerged_and_noted_and_others_are_not(
+    older, tmp_path
+):
     async def story():
         disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
         stage = await Stage(disk).start()
         load = stage.begin("a", LoadKind.OVERWRITE, 2)
-        many = [stage.stage("a", 0, number, name=f"file-{number}") for number in range(5)]
-        one = stage.stage("a", 1, 10, name="single")
+        many = [stage.stage("a", 0, number, name=f"file-{number}", older=older) for number in range(5)]
+        one = stage.stage("a", 1, 10, name="single", older=older)
         assert not (await stage.seal("a", *many, one)).missing
         stage.commit(load, 1)
         await stage.adopt("a")

@@ -129,6 +129,9 @@ def test_what_rocksdb_flushed_by_itself_is_not_replaced_by_what_was_noted_before
         disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
         stage = await with_a_copy(disk, RocksDisk(tmp_path / "source", reserve_bytes=0))
         replica = stage.replica()
+        store = replica.store._store
+        with store._flushing:
+            store._awaken()  # as when it has taken much
         assert replica.rewrite([key(5)], [], forgot_us=123)
         full = DiskFull(PATH, free_bytes=0, reserve_bytes=0)
         replica.store._store._full = full

@@ -195,6 +195,7 @@ def test_an_overwrite_that_is_seen_after_the_copy_was_taken_over_is_whole_from_i
         await stage.adopt("o")
         new = stage.moves.replica(generation=2)
         assert new.arriving and rows(new) == [30] and new.adopted == 1
+        assert not stage.disk.exists(path_of("o", 0, "file")), "it was ingested: one that arrives is in memory at first"
         stage_copy(stage.disk, merged_run(model_disk(), [1]), kind="merge")
         assert code_of(await stage.moves.adopt()) == ""
         assert new.readable and stage.moves.replica().readable
@@ -220,11 +221,18 @@ def test_an_overwrite_that_comes_between_the_copy_and_the_end_of_streaming_begin
         await stage.seal("o", 30)
         load = stage.commit(load, 1)
         await stage.adopt("o")
+        assert stage.disk.exists(path_of("o", 0, "file")), "it was made of the file, which stays where it is"
         views.stage(Stage.WRITE_BOTH_READ_NEW)
         stage.publish(load)
         await stage.moves.life.ready()
         served = stage.moves.shelf.get(TABLE, 0)
         assert served is not None and served.readable and rows(served) == [30] and served.adopted == 1
+        assert await written(served, 7) is None
+        stage.disk.abandon()
+        again = await MoveStage(stage.disk, views).start()
+        await again.life.ready()
+        served = again.replica(generation=2)
+        assert served.readable and rows(served) == [7, 30] and served.meta.session == "s1"
 
     asyncio.run(story())
 

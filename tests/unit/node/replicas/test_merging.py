@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.replicas.shelves import Life, key, rows, until
+from tests.unit.node.replicas.shelves import Life, key, resting, rows, until, write_run
 
 from trimtab.node.replicas.ingesting import ingest
 from trimtab.node.replicas.merging import MergePace, Merging
 from trimtab.node.replicas.replica import Replica
+from trimtab.node.replicas.replica_files import Filling
 from trimtab.storage.port import StorageError
 from trimtab.storage.rocks import RocksDisk
 from trimtab.storage.rocks_options import MOST_LOOSE_FILES
@@ -227,7 +229,10 @@ def test_one_that_is_prepared_for_a_load_merges_nothing_until_it_is_told_to(
     """Its options are not changed for that: RocksDB writes and syncs them, and keeps the interpreter meanwhile."""
 
     async def story(node: Node, _one: Replica, _other: Replica) -> None:
-        prepared = await node.life.shelf.prepare(1, 0, 2, asyncio.get_running_loop().time() + 10, 2 * TRIGGER)
+        # There are no such files, so it is made without them.
+        filling = Filling([f"staging/{number}" for number in range(2 * TRIGGER)], 1, lambda: None)
+        prepared = await node.life.shelf.prepare(1, 0, 2, asyncio.get_running_loop().time() + 10, filling)
+        assert not filling.done
         node.merging.wait(prepared)
         changed: list[bool] = []
         store = prepared.store
@@ -248,5 +253,42 @@ def test_one_that_is_prepared_for_a_load_merges_nothing_until_it_is_told_to(
         await until(lambda: node.files(prepared) <= TRIGGER and not node.merging.put_off, "its files are merged")
         assert changed == [True]
         assert rows(prepared) == list(range(50))
+
+    on_node(tmp_path, story)
+
+
+def test_one_that_was_made_of_the_files_of_a_load_rests_until_it_is_merged(tmp_path: Path) -> None:
+    async def story(node: Node, _one: Replica, _other: Replica) -> None:
+        names = [f"staging/{number}" for number in range(2 * TRIGGER)]
+        for number, name in enumerate(names):
+            write_run(node.disk, name, [(key(each), b"%d" % number) for each in range(50)])
+        filling = Filling(names, 1, lambda: None)
+        made = await node.life.shelf.prepare(1, 0, 2, asyncio.get_running_loop().time() + 10, filling)
+        assert filling.done and resting(made) and made.adopted == 1
+        node.merging.wait(made)
+        node.loading = False
+        await asyncio.sleep(10 * SOON.quiet_s)
+        assert resting(made) and node.live(made) == 2 * TRIGGER + 1, "it is not served"
+        node.served.append(made)
+        await until(lambda: node.live(made) <= TRIGGER and not node.merging.put_off, "its files are merged")
+        assert not resting(made) and rows(made) == list(range(50)) and made.adopted == 1
+        assert {value for _, value in made.scan(b"", None)} == {b"%d" % (2 * TRIGGER - 1)}, "the newest"
+
+    on_node(tmp_path, story)
+
+
+def test_one_that_was_made_of_a_single_file_is_never_written_again(tmp_path: Path) -> None:
+    """Its own record lies in a table beside it, which is nothing to speak of."""
+
+    async def story(node: Node, _one: Replica, _other: Replica) -> None:
+        write_run(node.disk, "staging/a", [(key(each), random.Random(each).randbytes(1000)) for each in range(100)])
+        filling = Filling(["staging/a"], 1, lambda: None)
+        made = await node.life.shelf.prepare(1, 0, 2, asyncio.get_running_loop().time() + 10, filling)
+        node.served.append(made)
+        node.merging.wait(made)
+        node.loading = False
+        await until(lambda: not node.merging.put_off, "its turn has come")
+        await asyncio.sleep(2 * SOON.quiet_s)
+        assert resting(made) and rows(made) == list(range(100))
 
     on_node(tmp_path, story)
