@@ -34,6 +34,7 @@ from trimtab.storage.composing import Part
 from trimtab.storage.model import ModelDisk
 from trimtab.storage.port import Corrupt, Disk, StorageError
 from trimtab.storage.rocks import RocksDisk
+from trimtab.storage.sst_file import TRAILER_BYTES, open_table
 
 
 def half_made(disk: Disk) -> set[str]:
@@ -322,6 +323,29 @@ def test_of_files_that_are_lost_or_damaged_nothing_is_made_and_the_rows_come_fro
         assert [resting(each) for each in made(stage)] == [kind == "rocks" and tablet != 2 for tablet in range(4)]
         assert stage.adopting.adopted_files == 1 and stage.adopting.adopted_bytes == files[0].size_bytes
         assert "ingested" not in hits and stage.shelf.quarantined == 0
+        over(stage)
+
+    asyncio.run(story())
+
+
+def test_a_file_whose_index_is_damaged_is_not_taken_and_nothing_is_put_aside(tmp_path: Path, hits: list[str]) -> None:
+    """It says what it has, so a replica is made of it; that can't be opened, and was nobody's before."""
+
+    async def story() -> None:
+        disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
+        stage = await Stage(disk).start()
+        _, files = await sealed(stage)
+        path = disk.path_of("staging/a/2/a-file")
+        table = open_table(path)
+        data = bytearray(path.read_bytes())
+        data[int(table.offsets[-1] + table.sizes[-1]) + TRAILER_BYTES] ^= 0x10
+        path.write_bytes(data)
+        await stage.adopt("a")
+        assert stage.mended == [(2, 1)] and stage.shelf.quarantined == 0
+        assert [each.adopted for each in made(stage)] == [1] * TABLETS
+        assert all(each.state is ReplicaState.OPEN for each in made(stage))
+        assert stage.adopting.adopted_files == 1 and stage.adopting.adopted_bytes == files[0].size_bytes
+        assert "ingested" not in hits
         over(stage)
 
     asyncio.run(story())
