@@ -230,7 +230,13 @@ class RestingStore(RocksStore):
         what there is then for filed.
         """
         with self._flushing, self._turn:
-            self._written = None
+            if self._written is not None:
+                database = self._disk.open_database(self.name, self._disk.report_to(self.name))
+                for scan in list(self._scans):
+                    scan.take_away()
+                self._db.close()
+                self._db, self._written, self._merging = database, None, True
+                return
         super()._open_again()
 
     def memory_bytes(self) -> int:

@@ -731,3 +731,26 @@ def test_one_that_has_taken_much_and_can_not_be_woken_up_is_tried_again_when_it_
         assert all(store.get(b"%06d" % number) == bytes(100) for number in range(200))
 
     run(story)
+
+
+def test_one_that_can_not_be_opened_again_after_a_full_disk_stays_as_it_is_until_it_can(
+    disk: RocksDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        store = resting(disk)
+        put(store, b"a")
+        full = DiskFull("store", free_bytes=0, reserve_bytes=0)
+        with failing_to_open(disk, monkeypatch, full):
+            assert isinstance(await flushed(store), DiskFull)
+        elsewhere = StorageError("it is open elsewhere")
+        with failing_to_open(disk, monkeypatch, elsewhere), pytest.raises(StorageError, match="open elsewhere"):
+            store.reopen()
+        assert rests(store) and contents(store) == HELD | {b"a": b"new"}
+        with pytest.raises(DiskFull):
+            put(store, b"b")
+        store.reopen()
+        assert not rests(store) and contents(store) == HELD
+        put(store, b"b")
+        assert await flushed(store) is None and contents(store) == HELD | {b"b": b"new"}
+
+    run(story)
