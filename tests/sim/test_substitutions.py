@@ -89,7 +89,7 @@ def test_no_product_module_imports_the_simulator_or_a_clock_of_its_own() -> None
     # Modules that only exist where processes and disks are real, or that take a clock only where none was given.
     node = ("process", "attending", "children", "data_directory", "failpoints", "logs", "supervisor")
     real = {*(f"trimtab.node.{name}" for name in node), "trimtab.storage.rocks", "trimtab.storage.rocks_store"}
-    real |= {"trimtab.storage.off_loop", "trimtab.storage.rubbish"}
+    real |= {"trimtab.storage.off_loop", "trimtab.storage.resting_store", "trimtab.storage.rubbish"}
     # The blocking client's own thread; it runs the asyncio client, which the simulator runs too.
     real |= {"trimtab.client.loop_thread", "trimtab.client.thread_tally"}
     # A lock for the threads of a blocking client, which in a simulation nobody ever waits for.
