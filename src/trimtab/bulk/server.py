@@ -246,7 +246,7 @@ class BulkServer:
 
     def _claims(self, ticket: bytes, right: Right) -> tickets.Claims:
         try:
-            state = self._told.now()
+            state = self._told.await_now()
         except NotTold as error:
             raise Refusal(protocol.NOT_READY, str(error)) from error
         try:

@@ -2,7 +2,8 @@
 
 The child asks its node twice a second (`child`), and at once when somebody names a session that it has not heard of:
 the session may be younger than the last answer, so only a younger answer refuses it. What was told stays good
-for a while after the node fell silent (it may just be restarting), then everything is refused until it speaks again.
+for a while after the node fell silent (it may just be restarting), then everything is refused until it speaks again:
+not at once, because a child that was just started is sent its first files as soon as its node is known.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from trimtab.loads.protocol import BulkState
 
 STALE_S = 10.0
 # For a session that was opened a moment ago to be heard of here, through the leader and the own node.
 SESSION_S = 2.0
+_FIRST_TRIES = 5
+_TRY_S = 0.2
 
 
 class NotTold(Exception):
@@ -56,6 +60,16 @@ class Told:
                 raise NotTold(f"the node of this instance has not answered for {silent_s:.0f} s: {self._why}")
             return self._state
 
+    def await_now(self) -> BulkState:
+        """What to go by; where there is nothing the node is asked, and has a moment to answer. NotTold."""
+        with self._news:
+            for _ in range(_FIRST_TRIES):
+                with suppress(NotTold):
+                    return self.now()
+                self.ask()
+                self._news.wait(_TRY_S)
+            return self.now()
+
     def is_open(self, session: str) -> bool:
         """Whether the session is open, as far as is known now."""
         self.now()
@@ -72,5 +86,5 @@ class Told:
                 if self._at_s >= asked_s + SESSION_S:
                     return False
                 self.ask()
-                self._news.wait(0.2)
+                self._news.wait(_TRY_S)
             return True

@@ -78,6 +78,7 @@ class RestingStore(RocksStore):
         super().__init__(disk, name, wal=False, merging=merging, database=database)
         self._written: _Written | None = _Written()  # None: it is awake
         self._woken_at = WOKEN_BYTES
+        self._half_put = False  # an earlier attempt to wake it failed when some was in the database already
         # Whoever writes, and whoever wakes it up, at the moment in which it is awake.
         self._turn = threading.Lock()
 
@@ -179,6 +180,11 @@ class RestingStore(RocksStore):
             self._awaken()
             super()._flush()
 
+    def wake_to_merge(self) -> None:
+        """When it is opened: if it has many loose files, and merging is not put off. Should it fail, it rests."""
+        with self._flushing, suppress(NotMade):
+            self._set_merging(self._merging is not False)
+
     def _set_merging(self, on: bool) -> None:
         if self._written is not None:
             self._merging = on
@@ -198,18 +204,22 @@ class RestingStore(RocksStore):
         except (StorageError, OSError) as error:
             if may_pass(error):
                 raise NotMade(f"{self.path} stays in memory: {error}") from error
-            raise
+            raise self._explain(error, "open") from error
         try:
             done = 0
-            for _ in range(_MAX_PASSES):
+            for _ in range(0 if self._half_put else _MAX_PASSES):
                 if (upto := len(written.batches)) - done <= _FEW_BATCHES:
                     break
                 self._put(database, written.batches[done:upto])
                 done = upto
             with self._turn:
-                self._put(database, written.batches[done:])
+                if self._half_put:
+                    self._put_all(database, written)
+                else:
+                    self._put(database, written.batches[done:])
                 self._db, self._written = database, None
         except Exception as error:
+            self._half_put = True
             with suppress(Exception):  # closing complains about the same
                 database.close()
             raise self._explain(error, "open") from error
@@ -222,6 +232,15 @@ class RestingStore(RocksStore):
             if len(batch) >= _SLICE_OPERATIONS:
                 database.write(batch.raw, self._write_options)
                 batch = RocksBatch()
+        if len(batch):
+            database.write(batch.raw, self._write_options)
+
+    def _put_all(self, database: rocksdict.Rdict, written: _Written) -> None:
+        """What there is in the end, in one step: whatever of it is in the database already, no crash leaves older
+        batches in front of newer ones.
+        """
+        batch = RocksBatch()
+        add_to(batch, list(written.values.items()))
         if len(batch):
             database.write(batch.raw, self._write_options)
 

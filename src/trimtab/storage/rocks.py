@@ -8,15 +8,12 @@ away when the disk is opened again.
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import resource
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import rocksdict
 
@@ -24,7 +21,6 @@ from trimtab.storage import wal
 from trimtab.storage.composing import Part, compose
 from trimtab.storage.file_sums import FileSum
 from trimtab.storage.linking import NO_LINKS
-from trimtab.storage.manifest import framing_trouble, manifest_of
 from trimtab.storage.off_loop import OffLoop
 from trimtab.storage.port import (
     Corrupt,
@@ -40,6 +36,18 @@ from trimtab.storage.rocks_options import MOST_LOOSE_FILES, RocksOptions, merged
 from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
 from trimtab.storage.rubbish import Rubbish
 from trimtab.storage.sst_file import Unreadable, bounds_of
+from trimtab.storage.store_files import (
+    CONFIG,
+    check_skeleton,
+    delete,
+    entries,
+    is_store,
+    may_rest,
+    sync_directory,
+    sync_path,
+    sync_unless_gone,
+)
+from trimtab.storage.system import allow_open_files, boot_id
 
 __all__ = ["RocksBatch", "RocksDisk", "RocksOptions", "RocksStore"]
 
@@ -48,11 +56,8 @@ T = TypeVar("T")
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
-_OPEN_FILES = 65_536
-_RESTING_TABLES = 32  # which are all open, as long as the store rests
 _DIGEST_BYTES = 1024 * 1024
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_CONFIG = "rocksdict-config.json"
+_FAMILY = "default"
 _WAKE_EVERY_S = 0.2  # of stores that have taken much
 _OWN_TABLE = "own"
 _UNFINISHED = ".unfinished-"
@@ -72,7 +77,7 @@ class RocksDisk:
         report: Report | None = None,
     ) -> None:
         self.path = Path(path).absolute()
-        self.boot_id = _boot_id()
+        self.boot_id = boot_id()
         self.options = options or RocksOptions()
         self.off_loop = OffLoop(str(self.path))
         self._rubbish = Rubbish(str(self.path), self._say)
@@ -93,8 +98,8 @@ class RocksDisk:
         self._templating = threading.Lock()
         self._wake_at = 0.0
         self.path.mkdir(parents=True, exist_ok=True)
-        _sync_directory(self.path.parent)
-        _allow_open_files()
+        sync_directory(self.path.parent)
+        allow_open_files()
         self._sweep()
 
     @property
@@ -120,8 +125,9 @@ class RocksDisk:
             self._small.add(name)
         merging = merged_at_once(coming)
         store: RocksStore
-        if resting and small and not wal and coming <= MOST_LOOSE_FILES and _may_rest(path):
+        if resting and small and not wal and coming <= MOST_LOOSE_FILES and may_rest(path):
             store = RestingStore(self, name, merging=merging, database=self._open_for_reading(path))
+            store.wake_to_merge()
         else:
             database = self.open_database(name, self.report_to(name), merging=merging)
             store = RocksStore(self, name, wal=wal, merging=merging, database=database)
@@ -142,9 +148,9 @@ class RocksDisk:
         self._make_parent(new)
         try:
             source.rename(target)
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
             if source.parent != target.parent:
-                _sync_unless_gone(source.parent)
+                sync_unless_gone(source.parent)
         except OSError as error:
             raise explain(error, old, self, "rename") from error
 
@@ -160,8 +166,8 @@ class RocksDisk:
             with suppress(FileNotFoundError):
                 path.rename(doomed)
             if synced:
-                _sync_unless_gone(path.parent)
-                _sync_directory(self.path)
+                sync_unless_gone(path.parent)
+                sync_directory(self.path)
             if doomed.is_dir() and not doomed.is_symlink():
                 self._rubbish.add(doomed)
             else:
@@ -173,12 +179,12 @@ class RocksDisk:
         found: list[str] = []
         # Only below the prefix: what others do elsewhere meanwhile does not matter.
         base = self.path / prefix.rpartition("/")[0]
-        directories = [] if _is_store(base) else [base]
+        directories = [] if is_store(base) else [base]
         while directories:
-            for path in _entries(directories.pop()):
+            for path in entries(directories.pop()):
                 if path.name.startswith("."):
                     continue
-                if path.is_dir() and not _is_store(path):
+                if path.is_dir() and not is_store(path):
                     directories.append(path)
                 elif path.exists():
                     found.append(path.relative_to(self.path).as_posix())
@@ -229,7 +235,7 @@ class RocksDisk:
                     os.fsync(file.fileno())
             temporary.rename(target)
             if synced:
-                _sync_directory(target.parent)
+                sync_directory(target.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
@@ -243,7 +249,7 @@ class RocksDisk:
         try:
             self._write_pairs(name, temporary, pairs)
             temporary.rename(target)
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
         except Exception as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
@@ -259,7 +265,7 @@ class RocksDisk:
             writer[key] = value
             before = key
         writer.finish()
-        _sync_path(path)
+        sync_path(path)
 
     @property
     def directory(self) -> str:
@@ -286,14 +292,14 @@ class RocksDisk:
             temporary.mkdir()
             for inside, source in sources.items():
                 # That one would be written in place when the store is opened. It can be done without.
-                if inside != _CONFIG:
+                if inside != CONFIG:
                     os.link(source, temporary / inside)
-            _sync_directory(temporary)
+            sync_directory(temporary)
             temporary.rename(target)
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
         except OSError as error:
             if temporary.exists():
-                _delete(temporary)
+                delete(temporary)
             raise explain(error, name, self, "assemble") from error
 
     def compose(self, name: str, tables: Sequence[str], pairs: Sequence[tuple[bytes, bytes]]) -> bool:
@@ -316,14 +322,14 @@ class RocksDisk:
                 parts.append(Part(own, pairs[0][0], pairs[-1][0], own.stat().st_size))
             compose(begun, parts)
             (begun / _OWN_TABLE).unlink(missing_ok=True)
-            _sync_directory(begun)
+            sync_directory(begun)
             begun.rename(target)
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
         except Exception as error:
             if target.exists():
                 target.rename(begun)
             if begun.exists():
-                _delete(begun)
+                delete(begun)
             if isinstance(error, OSError) and error.errno in NO_LINKS:
                 return False
             raise explain(error, name, self, "compose") from error
@@ -394,14 +400,14 @@ class RocksDisk:
             if synced:
                 for path in temporary.iterdir():
                     if path.suffix != ".sst":  # tables were synced when they were written
-                        _sync_path(path)
-                _sync_directory(temporary)
+                        sync_path(path)
+                sync_directory(temporary)
             temporary.rename(target)
             if synced:
-                _sync_directory(target.parent)
+                sync_directory(target.parent)
         except Exception as error:
             if temporary.exists():
-                _delete(temporary)
+                delete(temporary)
             raise explain(error, name, self, "checkpoint") from error
 
     def open_database(self, name: str, report: Report | None, *, merging: bool = True) -> rocksdict.Rdict:
@@ -414,7 +420,7 @@ class RocksDisk:
             if small and self._links:
                 self._begin_small(path)
             return self._open_raw(path, small, merging)
-        _check_skeleton(path)
+        check_skeleton(path)
         self._settle(path, report, wal.judge(path, checksums=False))
         try:
             return self._open_raw(path, small, merging)
@@ -437,14 +443,14 @@ class RocksDisk:
             template = self._new_template()
             begun.mkdir()
             if self._link_template(template, begun):
-                _sync_directory(begun)
+                sync_directory(begun)
                 begun.rename(path)
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
             else:
-                _delete(begun)
+                delete(begun)
         except OSError as error:
             if begun.exists():
-                _delete(begun)
+                delete(begun)
             raise explain(error, str(path), self, "create") from error
 
     def _link_template(self, template: Path, begun: Path) -> bool:
@@ -470,26 +476,26 @@ class RocksDisk:
                     self._open_raw(made, small=True, merging=True).close()
                 except BaseException:
                     with suppress(OSError):
-                        _delete(made)
+                        delete(made)
                     raise
                 self._template = made
             return self._template
 
     def _link_config(self, path: Path) -> None:
         """One file for all of them. Each could do without, and would make its own; each writes it anew, the same again.
-        So half of it may be there after a crash, which does no harm (`_check_skeleton`).
+        So half of it may be there after a crash, which does no harm (`check_skeleton`).
         """
         if not self._links:
             return
         with suppress(OSError, StorageError):
-            os.link(self._new_template() / _CONFIG, path / _CONFIG)
+            os.link(self._new_template() / CONFIG, path / CONFIG)
 
     def _drop_template(self) -> None:
         with self._templating:
             template, self._template = self._template, None
         if template is not None:
             with suppress(OSError):  # it is swept away at the next start
-                _delete(template)
+                delete(template)
 
     def _open_raw(self, path: Path, small: bool, merging: bool) -> rocksdict.Rdict:
         created = not path.exists()
@@ -499,22 +505,22 @@ class RocksDisk:
             # No thread gets the interpreter while this runs, which takes some 5 ms. The loop gets it between two of
             # them: another one that opens a store waits for its turn, and a moment longer.
             with self._opening:
-                database = rocksdict.Rdict(str(path), built)
+                database = _opened(path, built)
                 let_go()
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
         if created:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return database
 
     def _open_for_reading(self, path: Path) -> rocksdict.Rdict:
-        _check_skeleton(path)
+        check_skeleton(path)
         built = self.options.build_small(self._cache, self._small_memory)
         # All of them, from now on: they are read to the end even if they are merged into others meanwhile.
         built.set_max_open_files(-1)
         self._link_config(path)
         try:
-            return rocksdict.Rdict(str(path), built, access_type=rocksdict.AccessType.read_only())
+            return _opened(path, built, access_type=rocksdict.AccessType.read_only())
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
 
@@ -528,8 +534,8 @@ class RocksDisk:
         if verdict.lost is not None:
             raise Corrupt(str(verdict.file), f"{damage.why}, and {verdict.lost}", offset=damage.offset) from cause
         os.truncate(verdict.file, damage.offset)
-        _sync_path(verdict.file)
-        _sync_directory(path)
+        sync_path(verdict.file)
+        sync_directory(path)
         if report is not None:
             report(
                 f"torn tail: dropped the last {damage.tail_bytes} bytes of {verdict.file} from byte {damage.offset}: "
@@ -551,10 +557,10 @@ class RocksDisk:
                     try:
                         directory.mkdir(exist_ok=True)  # the bulk child makes some of them too
                         if synced:
-                            _sync_directory(directory.parent)
+                            sync_directory(directory.parent)
                     except OSError as error:
                         raise explain(error, name, self, "create") from error
-                elif _is_store(directory):
+                elif is_store(directory):
                     raise StorageError(f"{name!r} would lie inside the store {directory.relative_to(self.path)}")
 
     def _say(self, text: str) -> None:
@@ -572,86 +578,10 @@ class RocksDisk:
                 path.unlink()
 
 
-def _boot_id() -> str:
-    """Where the system does not tell, each life of the process is one."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return os.urandom(16).hex()
+def _opened(path: Path, options: rocksdict.Options, **how: Any) -> rocksdict.Rdict:
+    """With these options, whatever it was opened with before.
 
-
-def _allow_open_files() -> None:
-    """A tablet store has about eight files open; the usual soft limit of 1,024 would do for a hundred of them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _entries(directory: Path) -> list[Path]:
-    """What is in it; nothing, where there is none: another thread may just have removed it."""
-    try:
-        return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _is_store(path: Path) -> bool:
-    return (path / "CURRENT").exists() or (path / "IDENTITY").exists() or (path / "LOCK").exists()
-
-
-def _may_rest(path: Path) -> bool:
-    """Whether all there is of it is in tables, and these are few: it was never open for writing, and is there."""
-    if not (path / "CURRENT").exists():
-        return False
-    endings = [each.suffix for each in path.iterdir()]
-    return ".log" not in endings and endings.count(".sst") <= _RESTING_TABLES
-
-
-def _check_skeleton(path: Path) -> None:
-    """Refuse what RocksDB would take for a new database and fill, deleting the tables of the old one."""
-    names = [entry.name for entry in path.iterdir()]
-    has_data = any(name.endswith(".sst") for name in names) or any(
-        name.endswith(".log") and (path / name).stat().st_size for name in names
-    )
-    if "CURRENT" not in names:
-        if has_data:
-            raise Corrupt(str(path), "the file CURRENT is missing, but there is data")
-    else:
-        manifest = manifest_of(path)
-        if manifest is None:
-            raise Corrupt(str(path / "CURRENT"), "it does not name a manifest that exists")
-        trouble = framing_trouble(manifest)
-        if trouble is not None:
-            raise Corrupt(str(manifest), trouble[1], offset=trouble[0])
-    config = path / _CONFIG
-    if config.exists():
-        # Written without a sync when the store was created, so a crash may have left it empty. It can be done without.
-        try:
-            json.loads(config.read_bytes())
-        except ValueError:
-            config.unlink()
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _sync_path(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_unless_gone(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        _sync_directory(path)
-
-
-def _sync_directory(path: Path) -> None:
-    _sync_path(path)
+    Without the column family's name rocksdict takes from the newest file of options what a family has of its own: the
+    cache, which would be one for each store then, and whether files are merged.
+    """
+    return rocksdict.Rdict(str(path), options, column_families={_FAMILY: options}, **how)

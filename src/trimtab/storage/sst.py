@@ -125,8 +125,12 @@ class Snapshot:
         if not (self.path / "CURRENT").is_file():
             raise StorageError(f"{self.path} is no snapshot: there is no file CURRENT in it")
         try:
+            options = table_options()
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(
-                str(self.path), table_options(), access_type=rocksdict.AccessType.read_only()
+                str(self.path),
+                options,
+                column_families={"default": options},
+                access_type=rocksdict.AccessType.read_only(),
             )
         except Exception as error:
             raise _explain(error, self.path) from error

@@ -61,3 +61,21 @@ def test_a_node_that_falls_silent_refuses_nothing_and_is_told_of() -> None:
     with pytest.raises(NotTold, match=r"has not answered for 1\d s"):
         node.told.await_open("s1", ASKED_S)
     assert node.now_s <= ASKED_S + STALE_S + SESSION_S
+
+
+def test_a_child_that_was_just_started_asks_before_it_refuses_anything() -> None:
+    node = Node(lambda after_s: ["s1"] if after_s >= 1.0 else None)
+    node.told = Told(lambda: node.now_s)
+    node.told.ask = node.ask
+    with pytest.raises(NotTold, match="has not answered yet"):
+        node.told.now()
+    assert node.told.await_now().sessions == ["s1"] and node.now_s == ASKED_S + 1.0
+
+
+def test_a_node_that_does_not_answer_at_all_is_not_waited_for_for_long() -> None:
+    node = Node(lambda _: None)
+    node.told = Told(lambda: node.now_s)
+    node.told.ask = node.ask
+    with pytest.raises(NotTold, match="has not answered yet"):
+        node.told.await_now()
+    assert node.now_s <= ASKED_S + 3.0

@@ -28,8 +28,8 @@ BASE: list[Held] = [
 HELD = union(BASE)
 
 
-def open_resting(disk: RocksDisk, name: str = "store") -> RestingStore:
-    store = disk.open(name, wal=False, small=True, resting=True)
+def open_resting(disk: RocksDisk, name: str = "store", *, coming: int = 0) -> RestingStore:
+    store = disk.open(name, wal=False, small=True, resting=True, coming=coming)
     assert isinstance(store, RestingStore) and store.resting
     return store
 

@@ -25,6 +25,7 @@ from tests.unit.storage.resting_stores import (
     resting,
     rests,
     run,
+    until_so,
 )
 
 from trimtab.storage.late_store import NotMade
@@ -510,7 +511,7 @@ def test_they_stay_as_they_are_where_there_is_no_room(disk: RocksDisk, monkeypat
 def test_many_loose_files_wake_it_to_be_merged(disk: RocksDisk, files: int) -> None:
     tables = [table_of(50, first) for first in range(files)]
     composed(disk, "store", tables, {})
-    store = open_resting(disk)
+    store = open_resting(disk, coming=files)
     put(store, b"a")
     store.hold_merging(1)
     assert rests(store) and store._loose_files() == files
@@ -521,10 +522,33 @@ def test_many_loose_files_wake_it_to_be_merged(disk: RocksDisk, files: int) -> N
     assert contents(store) == union(tables) | {b"a": b"new"}
 
 
+@pytest.mark.parametrize("files", [4, 20])
+def test_one_that_was_to_be_merged_when_a_life_ended_is_merged_in_the_next(disk: RocksDisk, files: int) -> None:
+    async def story() -> None:
+        tables = [table_of(50, first) for first in range(files)]
+        composed(disk, "store", tables, {})
+        open_resting(disk, coming=files).close()
+        store = disk.open("store", wal=False, small=True, resting=True)
+        assert not rests(store) and contents(store) == union(tables)
+        await until_so(lambda: store._loose_files() == 0)
+
+    run(story)
+
+
+def test_one_that_can_not_be_woken_when_it_is_opened_rests(disk: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [table_of(50, first) for first in range(6)]
+    composed(disk, "store", tables, {})
+    with failing_to_open(disk, monkeypatch, StorageError("open store: Too many open files")):
+        store = open_resting(disk)
+    assert contents(store) == union(tables)
+    store.merge()
+    assert not rests(store)
+
+
 def test_too_many_loose_files_are_merged_all_the_same(disk: RocksDisk) -> None:
     tables = [table_of(20, first) for first in range(10)]
     composed(disk, "store", tables, {})
-    store = open_resting(disk)
+    store = open_resting(disk, coming=10)
     store.hold_merging(30)
     assert not rests(store) and store._merging is True and contents(store) == union(tables)
 
@@ -533,7 +557,7 @@ def test_one_that_is_to_be_left_as_it_is_does_not_merge_when_it_wakes(disk: Rock
     async def story() -> None:
         tables = [table_of(50, first) for first in range(6)]
         composed(disk, "store", tables, {})
-        store = open_resting(disk)
+        store = open_resting(disk, coming=6)
         store.hold_merging(6)
         put(store, b"a")
         assert await flushed(store) is None
@@ -549,7 +573,7 @@ def test_what_can_not_be_woken_to_be_merged_is_told(disk: RocksDisk, monkeypatch
     for name, files in (("few", 3), ("many", 5)):
         tables = [table_of(50, first) for first in range(files)]
         composed(disk, name, tables, {})
-        store = open_resting(disk, name)
+        store = open_resting(disk, name, coming=files)
         with (
             failing_to_open(disk, monkeypatch, StorageError("open store: Too many open files")),
             pytest.raises(NotMade),

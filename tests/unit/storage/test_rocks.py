@@ -21,6 +21,7 @@ from trimtab.storage import rocks
 from trimtab.storage.node_log import NodeLog
 from trimtab.storage.port import Corrupt, DiskFull, StorageError, SyncFailed
 from trimtab.storage.rocks import RocksDisk, RocksOptions
+from trimtab.storage.rocks_options import SMALL_MERGED_FROM
 
 VOTERS = ConfState(voters=(1, 2, 3))
 NO_LIMIT = 1 << 60
@@ -44,7 +45,7 @@ def test_a_directory_that_another_thread_removes_does_not_end_a_list_of_names(
     disk = RocksDisk(tmp_path / "data")
     for name in ("arriving/1", "tablets/7/1.1", "tablets/8/1.1"):
         disk.open(name, wal=False).close()
-    is_store = rocks._is_store
+    is_store = rocks.is_store
 
     def then_it_goes(path: Path) -> bool:
         found = is_store(path)
@@ -52,7 +53,7 @@ def test_a_directory_that_another_thread_removes_does_not_end_a_list_of_names(
             shutil.rmtree(path)
         return found
 
-    monkeypatch.setattr(rocks, "_is_store", then_it_goes)
+    monkeypatch.setattr(rocks, "is_store", then_it_goes)
     assert disk.names() == disk.names("tablets/") == ["tablets/8/1.1"]
 
 
@@ -461,14 +462,14 @@ def test_stores_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     disk, real = RocksDisk(tmp_path), rocks.rocksdict.Rdict
     under_way, most, counting = 0, 0, threading.Lock()
 
-    def opened(*arguments: object) -> object:
+    def opened(*arguments: object, **options: object) -> object:
         nonlocal under_way, most
         with counting:
             under_way += 1
             most = max(most, under_way)
         time.sleep(0.02)  # unlike the real one it lets others run
         try:
-            return real(*arguments)
+            return real(*arguments, **options)
         finally:
             with counting:
                 under_way -= 1
@@ -553,7 +554,7 @@ def test_a_new_small_store_whose_name_is_not_durable_is_an_error(tmp_path, monke
 def test_a_template_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch):
     disk = RocksDisk(tmp_path / "data", reserve_bytes=0)
 
-    def refuses(*_):
+    def refuses(*_, **__):
         raise Exception("IO error: No space left on device: While appending to file: x")
 
     monkeypatch.setattr(rocks.rocksdict, "Rdict", refuses)
@@ -577,3 +578,25 @@ def test_the_loop_itself_is_never_put_to_sleep(monkeypatch):
 
     asyncio.run(story())
     assert len(slept) == 1
+
+
+def test_a_store_that_is_opened_again_has_the_options_of_now_and_the_memory_of_all(tmp_path: Path) -> None:
+    """Each had a cache of its own from its second life on, and one that had not been merged never was again."""
+    for life in range(2):
+        disk = RocksDisk(tmp_path / "data", reserve_bytes=0, options=RocksOptions(block_cache_bytes=(3 + life) << 20))
+        for name in ("t/1", "t/2"):
+            store = disk.open(name, wal=False, small=True, coming=0 if life else SMALL_MERGED_FROM)
+            assert store._db.property_value("rocksdb.block-cache-capacity") == str((3 + life) << 20)
+            for number in range(SMALL_MERGED_FROM):
+                batch = store.batch()
+                batch.put(b"%d" % number, os.urandom(1000))
+                store.write(batch)
+                store._db.flush()
+        loose = [disk._open[name]._loose_files for name in ("t/1", "t/2")]
+        if not life:
+            assert [each() for each in loose] == [SMALL_MERGED_FROM] * 2
+        deadline = time.monotonic() + 30
+        while life and not all(each() < SMALL_MERGED_FROM for each in loose):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        disk.close()

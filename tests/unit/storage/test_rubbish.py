@@ -42,10 +42,11 @@ def test_what_is_removed_has_lost_its_name_at_once_and_its_files_a_moment_later(
 
 
 def test_what_is_not_deleted_before_the_disk_is_closed_is_swept_away_when_it_is_opened(tmp_path):
-    going_on = threading.Event()
+    going_on, begun = threading.Event(), threading.Event()
     rmdir = os.rmdir
 
     def late(path, **given):
+        begun.set()
         assert going_on.wait(60)
         rmdir(path, **given)
 
@@ -56,6 +57,7 @@ def test_what_is_not_deleted_before_the_disk_is_closed_is_swept_away_when_it_is_
         patch.setattr(os, "rmdir", late)
         for name in ("one", "two", "three"):
             disk.remove(name)
+        assert begun.wait(60)
         closing = threading.Thread(target=disk.close)
         closing.start()
         until(lambda: disk._rubbish._closed)

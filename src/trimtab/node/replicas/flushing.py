@@ -167,7 +167,7 @@ class Flushing:
             replica.rests_until = self._now() + _REST_S
             self._complain(f"{replica.title} could not be brought into files: {error}; it is tried again")
         elif not replica.arriving:
-            # It pins the log of all others. The next start opens it for writing.
+            # It pins the log of all others, until the disk is full. A start gives back what the process is short of.
             self._fatal(error)
         else:
             # It only arrives: its move begins anew, and the log of all others can be cut.
