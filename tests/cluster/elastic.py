@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import trimtab
+from tests.cluster.holds import HOLDS
 from tests.cluster.instances import STEADY, Instances, loopback, number_of
 from tests.cluster.patience import patiently, scanned
 from tests.cluster.rows_load import FACTS, REGISTERS, History, Load
@@ -38,9 +39,9 @@ from trimtab.topology.records import TRANSITIONS, RequestKind, RequestRecord
 
 WAIT_S = 300.0
 GONE_S = 90.0  # within which files that are not needed any more are removed
+STAGED_GONE_S = 30.0  # and what was staged for a session that has ended (docs/spark.md)
 SETTLE_S = 12.0  # in which a replica that stood still takes what a quorum has acknowledged, as a write or as a hint
 LEASE_MS = 15_000  # no driver loses it because the machine is busy
-_HOLDS = "TRIMTAB_TEST_HOLDS"
 _PAUSE_S = 0.1
 _QUIET_S = 0.7  # a plan may come in several parts
 _LOOK_S = 0.5
@@ -100,7 +101,7 @@ class Elastic:
         for address in self.instances.listen.values():
             command += ["--peer", address]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        module = {"PYTHONPATH": path, _HOLDS: str(self.folder / "holds")}
+        module = {"PYTHONPATH": path, HOLDS: str(self.folder / "holds")}
         if self._jobs:
             module[JOB_MODULE] = self._jobs
         self._driver = self.processes.start(
@@ -351,6 +352,7 @@ class Elastic:
         return found
 
     def no_file_is_left(self) -> None:
+        self.until(lambda: not self._staged(), lambda: f"nothing is staged: {self._staged()}", STAGED_GONE_S)
         wrong: list[str] = []
 
         def none_is() -> bool:
@@ -358,6 +360,14 @@ class Elastic:
             return not wrong
 
         self.until(none_is, lambda: f"no file is left behind: {wrong}", GONE_S)
+
+    def _staged(self) -> list[str]:
+        """Sessions for which there are files."""
+        return [
+            f"i{number}: {name}"
+            for number in self.instances.running
+            for name in names_in(self.instances.data_dir(number) / "staging")
+        ]
 
     def wrong_files(self) -> list[str]:
         """What instances that run have and should not have, or have not and should."""
@@ -447,7 +457,7 @@ class _Look(NamedTuple):
 
 
 class Held:
-    """A copy that waits half-way; see `jobs_without_spark`."""
+    """A copy that waits half-way; see `holds`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._wanted, self._there = folder / f"hold-{name}", folder / f"held-{name}"

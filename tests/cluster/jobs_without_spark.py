@@ -1,31 +1,24 @@
 """The real jobs of a driver without Spark: each task is a process of its own. It starts in a second, and dies often.
 
 TRIMTAB_JOB_MODULE names this module; importing it puts another session in the place of Spark's. Tasks are tried again
-as Spark would. Real Spark runs the same jobs in tests/spark.
-
-TRIMTAB_TEST_HOLDS names a folder: the next copy of a tablet waits half-way where there is a file `hold-TABLE-TABLET` in
-it. That becomes `held-…` when the copy is there, and the copy goes on when it is removed.
+as Spark would, and copies can be held (`holds`). Real Spark runs the same jobs in tests/spark.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
+from tests.cluster import holds
 from trimtab.node import failpoints
 from trimtab.pipeline import process
 
-HOLDS = "TRIMTAB_TEST_HOLDS"
 _CORES = 2
 _ATTEMPTS = 4
-_HELD_S = 400.0  # a test that takes longer has failed
 _PRELOADED = (
     *("trimtab.pipeline.carrying", "trimtab.pipeline.verifying", "trimtab.pipeline.repairing"),
     "pandas",  # which Arrow loads with the first rows of each process
@@ -90,24 +83,11 @@ def _in_a_process(work: Callable[[Any], Any], task: Any, cancelled: Event) -> tu
 
 def _task(answer: Any, work: Callable[[Any], Any], task: Any) -> None:
     failpoints.arm_from_environment()
-    if folder := os.environ.get(HOLDS):
-        failpoints.arm("stream.task.half", lambda name, who: hold(Path(folder), who))
+    holds.arm()
     try:
         answer.send((True, work(task)))
     except Exception as error:
         answer.send((False, repr(error)))
-
-
-def hold(folder: Path, who: str) -> None:
-    """Wait here, if that is wanted of whoever comes first."""
-    name = who.replace("/", "-")
-    try:
-        (folder / f"hold-{name}").rename(folder / f"held-{name}")
-    except FileNotFoundError:
-        return
-    until = time.monotonic() + _HELD_S
-    while (folder / f"held-{name}").exists() and time.monotonic() < until:
-        time.sleep(0.01)
 
 
 class Context:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 import trimtab
-from tests.cluster.elastic import Elastic
+from tests.cluster.elastic import GONE_S, Elastic, replica_directories
 from tests.cluster.patience import create_keyspace, create_table, put_rows
 from tests.cluster.rows_load import FACTS, REGISTERS, create_tables
 from tests.conftest import Processes
 from trimtab.jobs.records import JobState
+from trimtab.tablets.rebalance_settings import DEFAULT_HEAL_AFTER_MS, MIN_HEAL_AFTER_MS
 from trimtab.tablets.selectors import Stage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -203,3 +204,28 @@ def test_balancing_that_is_off_begins_nothing_and_what_was_moved_by_hand_is_put_
     stage.still()
     stage.settings(enabled=False)
     stage.check(FACTS, REGISTERS)
+
+
+def test_a_killed_node_whose_replicas_were_made_anew_elsewhere_returns_and_keeps_none_of_them(stage: Elastic) -> None:
+    tables = (FACTS, REGISTERS, WIDE)
+    leader, holders = stage.leader(), stage.replicas(WIDE)[0]
+    dead = min(holders - {leader})
+    with stage.load(planned=False) as load:
+        stage.instances.kill(dead)
+        stage.settings(heal_after_ms=MIN_HEAL_AFTER_MS)
+        stage.until(
+            lambda: all(dead not in stage.counts(table) for table in tables),
+            lambda: f"others have its replicas: {stage.under_way()}",
+        )
+        stage.settings(heal_after_ms=DEFAULT_HEAL_AFTER_MS)
+        assert replica_directories(stage.instances.data_dir(dead)), "what it had is still there"
+        load.await_more(20)
+        stage.start(dead)
+        # Nobody moves anything back.
+        stage.until(
+            lambda: not replica_directories(stage.instances.data_dir(dead)),
+            lambda: f"it has none: {replica_directories(stage.instances.data_dir(dead))}",
+            GONE_S,
+        )
+    stage.check(*tables)
+    assert all(dead not in stage.counts(table) for table in tables)

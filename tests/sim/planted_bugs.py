@@ -460,6 +460,14 @@ BUGS = (
         "moves",
         seed=0,
     ),
+    PlantedBug(
+        "a move that does not say why",
+        "tablets/transitions.py",
+        "        why=proposal.why,\n",
+        '        why="",\n',
+        "moves",
+        seed=0,
+    ),
 )
 
 

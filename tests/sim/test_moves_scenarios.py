@@ -1,9 +1,9 @@
 """The scenarios that others met when they moved partitions, tablets and shards, each as a story of ours.
 
-Those of shards are in `test_shards_scenarios`, those of pure planning (how replicas are spread) are unit tests of the
-balancer; splits, merges and groups that vote for themselves come later. Every story runs under writes, deletions and
-reads at QUORUM, and every invariant of the moves scenario holds throughout: whoever reads `ends()` reads "no
-acknowledged write is lost, nothing deleted is back".
+Those of shards are in `test_shards_scenarios`, those of streams that were given up in `test_abandoned_streams`, those
+of pure planning (how replicas are spread) are unit tests of the balancer; splits, merges and groups that vote for
+themselves come later. Every story runs under writes, deletions and reads at QUORUM, and every invariant of the moves
+scenario holds throughout: whoever reads `ends()` reads "no acknowledged write is lost, nothing deleted is back".
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from tests.sim.moving_world import MovingCluster, Place, moving
 from trimtab.net.errors import RpcError
 from trimtab.node import failpoints
 from trimtab.sim.machines import Machine
-from trimtab.sim.moves_streams import CopyFailed
-from trimtab.tablets.consistency import Level
+from trimtab.sim.moves_streams import CopyFailed, Copying
 from trimtab.tablets.rebalance_settings import RebalanceSettings
+from trimtab.tablets.selectors import Stage
+from trimtab.tablets.stages import MAX_TRIES
+from trimtab.tablets.transitions import TabletTransition
 from trimtab.topology.records import RequestKind, RequestState
 
 STAGES = (
@@ -68,26 +70,63 @@ def test_leadership_moves_during_a_copy_and_the_new_leader_completes_it() -> Non
         world.ends()
 
 
-def test_a_copy_fails_again_and_again_the_old_replicas_serve_meanwhile_then_it_completes() -> None:
+def fail_copies(world: MovingCluster, times: int, place: Place | None = None) -> list[int]:
+    """So many copies (of a tablet) come to nothing. How many have."""
+    streams, failed = world.run.streams, [0]
+    stage = streams._stage
+
+    async def fails(copying: Copying, *args: object, **more: object) -> None:
+        if failed[0] < times and place in (None, (copying.table.id, copying.tablet)):
+            failed[0] += 1
+            raise CopyFailed("failed", "the network is gone")
+        await stage(copying, *args, **more)  # type: ignore[arg-type]
+
+    streams._stage = fails  # type: ignore[method-assign]
+    return failed
+
+
+def test_a_copy_fails_five_times_the_old_replicas_serve_meanwhile_then_it_completes() -> None:
     with moving(4, 3) as world:
         world.work()
-        streams = world.run.streams
-        failing = {"left": 4}
-        stage = streams._stage
-
-        async def fails(*args: object, **more: object) -> None:
-            if failing["left"]:
-                failing["left"] -= 1
-                raise CopyFailed("failed", "the network is gone")
-            await stage(*args, **more)  # type: ignore[arg-type]
-
-        streams._stage = fails  # type: ignore[method-assign]
+        failed = fail_copies(world, 5)
         place, source, to = begin(world)
+        session = world.tablets[place].now.session  # type: ignore[union-attr]
         at(world, place, "streaming")
-        while failing["left"]:
-            assert source.raft_id in world.tablets[place].reads
+        while failed[0] < 5:
+            assert source.raft_id in world.tablets[place].reads and to.raft_id not in world.tablets[place].reads
             world.pass_time(0.2)
-        world.until(lambda: to.raft_id in world.tablets[place].stable, "it has got its replica after all", 90.0)
+        assert world.tablets[place].now.session == session  # type: ignore[union-attr]
+        world.until(lambda: to.raft_id in world.tablets[place].stable, "it has got its replica after all")
+        assert failed == [5] and world.run.watch.counted.undone == 0
+        world.ends()
+
+
+def test_a_job_that_copies_fails_five_times_the_move_is_undone_with_the_reason_then_tried_again_and_completes() -> None:
+    """Five jobs, of three tries each: the operator is told why, the old replicas serve, and nobody has to ask again."""
+    with moving(4, 2) as world:
+        world.work()
+        place = world.place_of(7)
+        stable = world.tablets[place].stable
+        jobs, each = MAX_TRIES, 3
+        assert jobs == 5
+        failed = fail_copies(world, jobs * each, place)
+        world.replication(3)
+
+        undone: list[TabletTransition] = []
+
+        def note(_name: str, _leader: str) -> None:
+            now = world.tablets[place].now
+            if now is not None and now.stage is Stage.CLEANUP_TARGET:
+                undone.append(now)
+
+        failpoints.arm("moves.cleanup_target.after", note)
+        while not undone:
+            assert set(world.tablets[place].reads) == set(stable) and world.world.now < 120.0
+            world.pass_time(0.2)
+        assert undone[0].attempts == jobs and "the network is gone" in undone[0].error, undone
+        assert failed == [jobs * each]
+        world.until(lambda: len(world.tablets[place].stable) == 3, "it is tried again, and completes", 90.0)
+        assert len(undone) == 1
         world.ends()
 
 
@@ -117,6 +156,7 @@ def test_a_tablet_moved_away_and_back_keeps_its_rows() -> None:
 
 def test_a_target_restarted_while_it_heard_of_nothing_takes_up_what_is_pending() -> None:
     with moving(4, 3) as world:
+        world.balancing(RebalanceSettings(enabled=False))
         world.work()
         place, source, to_id = any_move(world)
         to = world.of(to_id)
@@ -129,20 +169,48 @@ def test_a_target_restarted_while_it_heard_of_nothing_takes_up_what_is_pending()
             world.world.network.unblock(other.host, to.host)
         to.start()
         world.until(lambda: place not in world.moving, "the move ends")
+        stable = world.tablets[place].stable
+        assert to_id in stable and source not in stable, f"{stable}: what was pending was given up"
+        assert world.run.watch.counted.undone == 0 and world.run.watch.counted.begun == 1
         world.ends()
 
 
-def test_replicas_that_go_and_come_back_while_they_move_are_made_once_more_and_no_oftener() -> None:
-    """[A,B,C] -> [A,B] -> [A,B,C]: whoever was to go stays, or comes back once."""
+@pytest.mark.parametrize("moment", ["while they go", "when they have gone"])
+def test_replicas_that_go_and_come_back_are_made_once_more_and_no_oftener(moment: str) -> None:
+    """[A,B,C] -> [A,B] -> [A,B,C]: whoever was to go stays, or comes back once; who stays keeps the replica it has."""
     with moving(3, 3) as world:
         world.work()
+        before, adopted = incarnations(world), list[str]()
+        failpoints.arm("moves.adopt.after", lambda _name, who: adopted.append(who))
         world.replication(2)
         world.pass_time(0.1)
+        kept = dict[tuple[int, Place], int]()
+        if moment == "when they have gone":
+            still(world)
+            kept = incarnations(world)
+            assert all(len(tablet.stable) == 2 for tablet in world.tablets.values())
+            assert kept.items() <= before.items() and len(kept) == 2 * len(world.tablets), "who stays has nothing to do"
         world.replication(3)
         world.ends()
         assert all(len(tablet.stable) == 3 for tablet in world.tablets.values())
-        begun = world.run.watch.counted.begun
-        assert begun <= 2 * len(world.tablets), f"{begun} moves of {len(world.tablets)} tablets"
+        after = incarnations(world)
+        made = after.items() - before.items()
+        places = [place for (_, place), _ in made]
+        assert len(set(places)) == len(places), f"made more than once: {sorted(made)}"
+        if moment == "when they have gone":
+            assert set(places) == world.tablets.keys() and kept.items() <= after.items()
+        names = [world.of(raft_id).settings.instance_id for (raft_id, _), _ in made]
+        assert sorted(names) == sorted(adopted), "one copy for each that is made, and no other"
+        assert world.run.watch.counted.begun <= 2 * len(world.tablets)
+
+
+def incarnations(world: MovingCluster) -> dict[tuple[int, Place], int]:
+    """Every replica that somebody has, by whom and of what; one that is made anew is another incarnation."""
+    return {
+        (machine.raft_id, (replica.table, replica.tablet)): replica.incarnation
+        for machine in world.cluster.running()
+        for replica in machine.instance.holdings.shelf.held()  # type: ignore[union-attr]
+    }
 
 
 def test_the_same_nodes_in_another_order_start_nothing() -> None:
@@ -279,60 +347,6 @@ def test_a_join_during_a_blocked_migration_both_finish() -> None:
         world.release_copies()
         world.ends()
         assert world.counts()[newcomer.settings.instance_id] > 0
-
-
-def test_the_abandoned_stream_of_topology_guards_brings_nothing_back() -> None:
-    """004, "Topology guards": a stream that was given up goes on when all has changed.
-
-    The snapshot holds a row; the move is undone; the row is deleted, and the deletion forgotten by everybody. Then the
-    same tablet goes to the same target again, and the old stream comes to its end: what it brings is adopted by nobody.
-    """
-    with moving(4, 3, tablets=1, forgetful=True) as world:
-        world.balancing(RebalanceSettings(enabled=False))
-        place = world.place_of(5)
-        world.put(5, "v")
-        world.put(6, "stays")
-        world.hold_copies()
-        world.run.streams.abandon = lambda task: None  # type: ignore[method-assign]
-        target = world.somebody_else(place)
-        source = world.tablets[place].stable[0]
-        world.move(place, source, target)
-        at(world, place, "streaming")
-        world.until(lambda: _snapshots(world, world.of(source)), "the snapshot is taken")
-        world.pass_time(0.3)
-        world.move(place, 0, 0)
-        world.until(lambda: place not in world.moving, "the move is undone")
-        world.delete(5)
-        world.until(lambda: not _mentions(world, place, 5), "everybody has forgotten the deletion", 120.0)
-        old, world.run.streams.hold = world.run.streams.hold, None
-        assert old is not None
-        world.move(place, source, target)
-        at(world, place, "streaming", "write_both_read_new", "use_new", "cleanup", "end_migration", "")
-        old.set()
-        world.until(lambda: target in world.tablets[place].stable and place not in world.moving, "the move is done")
-        world.pass_time(3.0)
-        assert world.get(5) is None and world.get(5, Level.ALL) is None
-        assert world.get(6, Level.ALL) == "stays"
-        assert not _mentions(world, place, 5)
-
-
-def _snapshots(world: MovingCluster, machine: Machine) -> list[str]:
-    return machine.disk.model.names("snapshots/")
-
-
-def _mentions(world: MovingCluster, place: Place, id: int) -> bool:
-    """Whether any replica has a row, or a deletion, with this key."""
-    from trimtab.rows.keys import row_key
-    from trimtab.rows.layout import RowLayout
-    from trimtab.sim.tables_workload import cell
-
-    key = row_key(RowLayout(world.table), [cell(id)])
-    for machine in world.cluster.running():
-        assert machine.instance is not None
-        replica = machine.instance.holdings.shelf.get(*place)
-        if replica is not None and any(found.startswith(key) for found, _ in replica.scan(bytes(8), None)):
-            return True
-    return False
 
 
 def test_cleanup_that_fails_once_is_tried_again_and_the_source_keeps_no_files() -> None:

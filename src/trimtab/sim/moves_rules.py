@@ -7,6 +7,7 @@ table there must not excuse itself. Each committed command is judged as a whole,
     a stage            follows the one before it; whoever gets another target begins at the foot, under another session;
                        back from where the new set is read it goes through write_both_read_old, with its lock
     a target           each has a trigger of its own, later than all that tablet had before
+    why                whoever begins says why, so that operators never see a move without a reason
     planned            only while the pending one can't be changed any more, or is but the way there: the old set and
                        whoever is new in the planned one; gone as soon as it is pending itself
     a session          is open while write_both_read_old and streaming last, and at no other time
@@ -151,6 +152,8 @@ def _judge_record(before: Tablet, after: Tablet, around: Around, last_trigger: i
             )
         if not now.session:
             raise Violation("a move has no session")
+        if not now.why.strip():
+            raise Violation(f"a move to {now.pending} began, and nobody says why")
         if not _is_on_the_way(after):
             _judge_set("moves to", now.pending, after.stable, around)
     else:

@@ -160,6 +160,37 @@ def test_one_that_is_only_down_is_waited_for_though_no_quorum_is_up() -> None:
     assert world.factors() == {3}
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["down", "left for good"])
+def test_a_tablet_whose_replicas_are_all_dead_is_never_made_anew_from_nothing(replaced: bool) -> None:
+    """Nothing is reset by itself where nothing is left; what others still have is healed meanwhile."""
+    world = elastic(7, tablets=16)
+    tablet, victims = next((tablet, each) for tablet, each in world.tables.maps[1] if len(world.voters - {*each}) >= 3)
+    names = [world.view.instances[raft_id].instance_id for raft_id in victims]
+    for name in names:
+        world.kill(name)
+    world.pass_time(7_000)
+    if replaced:
+        numbers = [world.join(f"new-{name}", replaces=name, domain={"host": f"new-{name}"}) for name in names]
+        world.pass_time(HEAL_AFTER_MS)
+        assert all(world.view.requests[number].state is RequestState.DONE for number in numbers)
+        assert all(world.view.instances[raft_id].left for raft_id in victims)
+    world.pass_time(3 * HEAL_AFTER_MS)
+    lost = {number for number, each in world.tables.maps[1] if set(each) <= set(victims)}
+    assert tablet in lost and world.tables.maps[1].replicas(tablet) == victims
+    assert not world.tables.transitions, world.tables.transitions
+    assert not [event for event in world.events if event.startswith(f"tablet {tablet} of")], "nothing was even begun"
+    told = [problem.text for problem in world.problems]
+    assert any("can't be read or written" in text for text in told), told
+    alive = set(world.view.members()) - set(victims)
+    assert world.factors() == {3}
+    assert all(alive & set(each) for number, each in world.tables.maps[1] if number not in lost)
+    if not replaced:
+        for name in names:
+            world.start(name)
+        world.pass_time(HEAL_AFTER_MS)
+        world.assert_still()
+
+
 def leave_for_good(world: Moves, raft_id: int) -> None:
     """Lost with the majority."""
     record = msgspec.structs.replace(world.view.instances[raft_id], state=NodeState.LEFT)
