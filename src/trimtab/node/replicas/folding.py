@@ -126,10 +126,10 @@ class Folding:
         for name in [each for each in self._walked if each not in names]:
             del self._walked[name]
         now = self._loop.time()
-        for replica in replicas:
-            if self._due(replica, now):
-                return replica
-        return None
+        # The longest unwalked: were it the first, those at the end would never have their turn where all are due again
+        # before a round is done.
+        due = [each for each in replicas if self._due(each, now)]
+        return min(due, key=lambda each: self._walked[each.name].at, default=None)
 
     def _due(self, replica: Replica, now: float) -> bool:
         pace, walked = self.pace, self._walked.get(replica.name)

@@ -281,6 +281,27 @@ def test_replicas_are_walked_by_themselves_when_enough_was_written():
     asyncio.run(story())
 
 
+def test_the_longest_unwalked_replica_is_walked_next_though_those_before_it_are_due_again():
+    """The first that was due was walked: where a round took longer than an interval, the last never had their turn."""
+
+    async def story():
+        life = await (await Life(model_disk(), {(7, tablet): 1 for tablet in range(3)}).start()).ready()
+        shop = Table(life, await life.replica(7, 0), pace=FoldPace(rest_s=0.0, look_every_s=0.001, anyway_s=0.0))
+        walk, walked = shop.folding.walk, []
+
+        async def told(replica):
+            walked.append(replica.name)
+            return await walk(replica)
+
+        shop.folding.walk = told
+        shop.folding.start()
+        await until(lambda: len(walked) >= 9, "three rounds")
+        shop.folding.stop()
+        assert len(set(walked[:3])) == 3 and walked[:3] == walked[3:6] == walked[6:9]
+
+    asyncio.run(story())
+
+
 def test_a_walk_over_rows_of_an_unknown_layout_is_given_up_and_told():
     async def story():
         shop = await Table.open()
