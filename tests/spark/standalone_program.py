@@ -30,6 +30,9 @@ ROWS = 2_000
 LONE = 9_001  # the id of a row that one replica lacks
 TOLD = "TOLD "
 _STREAM_S = 240
+_HELD_S = 200
+_WAITS, _TWIN = "waits", "twin"  # files by which the two attempts at a task know of each other
+_SLOW = "spark.speculation.multiplier"  # so many times as long as others take
 _SUMS = ("count(*)", "sum(id)", "sum(length(name))")
 
 
@@ -47,6 +50,10 @@ def started(peer: str, master: str) -> SparkSession:
             "spark.executor.cores": "1",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+            # Twins of slow tasks are possible, and nobody is slow yet: see `Story.twins`.
+            "spark.speculation": "true",
+            "spark.speculation.efficiency.enabled": "false",
+            _SLOW: "100000",
         },
     )
 
@@ -59,12 +66,12 @@ class Story:
         self.jobs = Jobs(spark, peer)
         self.people = spark.range(0, ROWS, 1, 2).selectExpr("id", "concat('user ', id) as name", "id / 2 as half")
 
-    def read(self, suffix: str = "") -> DataFrame:
-        return self.spark.read.format("trimtab").option("table", self.table + suffix).load()
+    def read(self, suffix: str = "", **options: str) -> DataFrame:
+        return self.spark.read.format("trimtab").option("table", self.table + suffix).options(**options).load()
 
     def append(self, frame: DataFrame, suffix: str = "", **options: str) -> None:
-        made = {"primaryKey": "id", "replication": "3", "tablets": "4"}
-        frame.write.format("trimtab").mode("append").options(**made, **options).save(self.table + suffix)
+        made = {"primaryKey": "id", "replication": "3", "tablets": "4"} | options
+        frame.write.format("trimtab").mode("append").options(**made).save(self.table + suffix)
 
     def rows(self) -> dict[str, Any]:
         """In, and out again."""
@@ -104,6 +111,16 @@ class Story:
             if found["listed"] and repaired["rows_lacked"]:
                 break
         return found, repaired, number - LONE + 1
+
+    def read_otherwise(self, moment_us: int) -> dict[str, Any]:
+        """As it was at a moment; as a quorum has it; and by SQL, of a view."""
+        self.spark.sql(f"CREATE TEMPORARY VIEW people USING trimtab OPTIONS (table '{self.table}')")
+        by_sql = self.spark.sql("SELECT name, half FROM people WHERE id IN (7, 8) ORDER BY id")
+        return {
+            "as_of": list(self.read(asOf=str(moment_us)).selectExpr(*_SUMS).collect()[0]),
+            "quorum": self.read(consistency="QUORUM").count(),
+            "by_sql": list(map(list, by_sql.collect())),
+        }
 
     def files(self, moment_us: int) -> dict[str, Any]:
         """Loaded, bad lines aside; counted and analysed; exported as of a moment before, and loaded from there."""
@@ -146,6 +163,46 @@ class Story:
         attempts = sorted(map(list, found.groupBy("attempt").count().collect()))
         return {"attempts": attempts, "texts": found.join(wide, ["id", "text"]).count()}
 
+    def twins(self) -> dict[str, Any]:
+        """A load with a task that is so slow that another executor is given it as well: both have its rows."""
+        context: Any = self.spark.sparkContext
+        context._jsc.sc().conf().set(_SLOW, "1.1")
+        shared, numbers = str(self.shared), self.spark.range(0, 4 * ROWS, 1, 2)
+        held = numbers.mapInArrow(lambda batches: slow(batches, shared), "id long, attempt int")
+        # A row of either attempt has a key of its own, so that both would be seen.
+        self.append(held, "_twins", primaryKey="id,attempt", chunkRows="1000")
+        marks = [self.shared / mark for mark in (_WAITS, _TWIN)]
+        had_twin = marks[1].exists()
+        for mark in marks:
+            mark.unlink(missing_ok=True)
+        found = self.read("_twins")
+        attempts = sorted(map(list, found.groupBy("attempt").count().collect()))
+        return {"had_twin": had_twin, "by_attempt": attempts, "ids": found.select("id").distinct().count()}
+
+
+def slow(batches: Iterator[Any], folder: str) -> Iterator[Any]:
+    """The first attempt at the first task stands still, most of its rows staged, until its twin is at its end."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    task, attempt = context.partitionId(), context.attemptNumber()
+    waits, twin = Path(folder, _WAITS), Path(folder, _TWIN)
+    for number, batch in enumerate(batches):
+        if number == 3 and task == attempt == 0:
+            waits.touch()
+            until = time.monotonic() + _HELD_S
+            while not twin.exists():
+                if time.monotonic() > until:
+                    waits.unlink()
+                    raise TimeoutError("no twin has come")
+                time.sleep(0.02)
+        own = pa.array([attempt] * batch.num_rows, pa.int32())
+        yield pa.RecordBatch.from_arrays([*batch.columns, own], names=["id", "attempt"])
+    if task == 0 and attempt and waits.exists():
+        twin.touch()
+
 
 def fatal(batches: Iterator[Any]) -> Iterator[Any]:
     """The first attempt at the first task kills its executor, when most of its rows are on their way."""
@@ -169,10 +226,12 @@ def main(peer: str, master: str, table: str, shared: str, private: str) -> None:
     moment_us = time.time_ns() // 1000
     with BlockingLoads(peer.split(","), timeout_s=90.0) as loads:
         told |= story.replicas(loads)
+    told |= story.read_otherwise(moment_us)
     told |= story.files(moment_us)
     story.stream()
     told["overwritten"] = story.overwritten()
     told |= story.killed()
+    told |= story.twins()
     print(TOLD + json.dumps(told))
     stop(spark)
 

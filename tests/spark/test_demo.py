@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROWS = int(os.environ.get("TRIMTAB_TEST_ROWS", "5000"))
 WAIT_S = 400.0
+ENDS_S = 20.0  # its processes are killed, which may take half of that
+ACTS = (
+    "three instances form a cluster",
+    f"Spark loads {ROWS:,} rows × 3",
+    "i4 joins",
+    r"\d+ tablets moved to i4",
+    "kill -9 of i[1-4], the leader",
+    r"\d+ replicas made anew",
+    "requests at QUORUM meanwhile",
+    "99 % of them answered within",
+    "all replicas compared by Spark",
+    "all rows checked by Spark",
+)
 
 
 @contextlib.contextmanager
@@ -65,6 +79,10 @@ def test_the_demo_loses_nothing_and_what_it_keeps_can_be_used_as_it_says(tmp_pat
     assert outcome["good"] and outcome["replicas_equal"] and outcome["rows_equal"]
     assert (outcome["rows"], outcome["wrong"]) == (ROWS, 0)
     assert outcome["writes"] > 50 and outcome["reads"] > 50
+    # What was done, as its final table has it.
+    acts, (_, _, shown) = [act["what"] for act in outcome["acts"]], told.partition("what was done")
+    assert len(acts) == len(ACTS) and all(map(re.fullmatch, ACTS, acts)), acts
+    assert all(act in shown for act in acts), told
     assert "<svg" in (tmp_path / "demo.svg").read_text()
     environment = {**os.environ, **BRISK, "TRIMTAB_LOCAL_DIR": outcome["dir"]}
 
@@ -81,15 +99,27 @@ def test_the_demo_loses_nothing_and_what_it_keeps_can_be_used_as_it_says(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["demo.svg"] and not left_of(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_the_demo_in_the_middle_finds_nothing_of_it(tmp_path: Path, number: signal.Signals) -> None:
+# At the first moment there is something to end, and in the middle of starting Spark; and when a tablet is on its way.
+@pytest.mark.parametrize(
+    ("number", "there"),
+    [
+        (signal.SIGTERM, "i3/data/instance.json"),
+        (signal.SIGINT, "i3/data/instance.json"),
+        (signal.SIGINT, "i4/data/staging/*/*"),
+    ],
+)
+def test_whoever_ends_the_demo_in_the_middle_finds_nothing_of_it(
+    tmp_path: Path, number: signal.Signals, there: str
+) -> None:
     deadline = time.monotonic() + WAIT_S
     with started(tmp_path) as demo:
-        # At the first moment there is something to end, and in the middle of starting Spark.
-        while not list(tmp_path.glob("trimtab-demo-*/i3/data/instance.json")):
+        while not list(tmp_path.glob(f"trimtab-demo-*/{there}")):
             assert demo.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         demo.send_signal(number)
+        told_s = time.monotonic()
         _, told = demo.communicate(timeout=180)
+        took_s = time.monotonic() - told_s
     assert demo.returncode == 130 and told == "trimtab: interrupted.\n"
     assert list(tmp_path.iterdir()) == [] and not left_of(tmp_path)
+    assert took_s < ENDS_S, f"whoever has pressed Ctrl-C waited {took_s:.0f} s"

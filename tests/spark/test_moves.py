@@ -8,6 +8,7 @@ quicker when one looks for something else.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -90,6 +91,25 @@ class Changing(Elastic):
             found = {row["id"]: row["value"] for row in db.table(LOADED, consistency="QUORUM").scan()}
         assert found == dict(enumerate(self._values))
 
+    def held(self, number: int) -> int:
+        """How many replicas an instance holds."""
+        return sum(self.counts(table).get(number, 0) for table in TABLES)
+
+    @contextlib.contextmanager
+    def by_hand(self) -> Iterator[None]:
+        """Only what the test asks for is moved, inside of the block."""
+        self.settings(enabled=False)
+        self.still()
+        try:
+            yield
+        finally:
+            self.settings(enabled=True)
+
+    def ways(self, tablet: int) -> tuple[int, list[int]]:
+        """Who could give its replica of a tablet of the loaded table away, and who could take it; nobody who leads."""
+        holders, leader = self.replicas(LOADED)[tablet], self.leader()
+        return min(holders - {leader}), sorted(set(self.members) - holders - {leader})
+
     def replication(self, db: trimtab.Database) -> set[int]:
         """How many replicas the tablets have, of all tables that are looked at."""
         return {len(tablet["replicas"]) for tablet in db.tablets() if tablet["keyspace"] == "load"}
@@ -108,7 +128,7 @@ class Changing(Elastic):
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Changing]:
     processes = Processes()
-    jobs = "tests.cluster.jobs_without_spark" if NO_SPARK else ""
+    jobs = "tests.cluster.jobs_without_spark" if NO_SPARK else "tests.spark.held_copies"
     made = Changing(processes, tmp_path_factory.mktemp("moves"), MOST, jobs=jobs)
     try:
         made.start(1, 2, 3)
@@ -145,11 +165,15 @@ def test_a_decommission_that_is_cancelled_half_way_leaves_a_node_that_owns_table
     stays = next(number for number in stage.members if number != stage.leader())
     with stage.load():
         stage.limit(ROWS * ROW_BYTES // 20)
+        before = stage.held(stays)
         request = stage.request(RequestKind.LEAVE, stays)
-        stage.until(
-            lambda: (Cause.DRAIN, Stage.STREAMING) in {(each.cause, each.stage) for each in stage.under_way().values()},
-            lambda: f"it is being drained: {stage.under_way()}",
-        )
+
+        def it_is_half_way() -> bool:
+            """Small tablets have left it when large ones are still on their way."""
+            draining = (Cause.DRAIN, Stage.STREAMING) in {(e.cause, e.stage) for e in stage.under_way().values()}
+            return draining and 0 < stage.held(stays) < before
+
+        stage.until(it_is_half_way, lambda: f"{stage.held(stays)} of {before} are there, {stage.under_way()}")
         stage.ask(lambda client: client.cancel(request, "not today"))
         assert stage.ended(request).state is RequestState.CANCELLED
         stage.limit(0)
@@ -187,6 +211,39 @@ def test_replication_goes_from_three_to_two_to_three_to_five_to_three(stage: Cha
             print(f"\nreplication {replication} after {time.monotonic() - began:.1f} s")
             stage.replicas_are_equal(FACTS)
         stage.spread()
+    stage.whole()
+
+
+def test_a_target_that_changes_while_its_copy_is_held_ends_before_that_copy_could(stage: Changing) -> None:
+    stage.grow(5)
+    with stage.load(), stage.by_hand():
+        source, (to, *_) = stage.ways(0)
+        holders = stage.replicas(LOADED)[0]
+        (other,) = set(stage.members) - holders - {to}
+        with stage.held_copy(LOADED, 0) as held:
+            assert stage.move(LOADED, 0, source, to) == "pending"
+            stage.until(lambda: held.is_there, "the copy is held half-way")
+            # Where an answer was lost, the client has asked again: the move to the other is pending already.
+            assert stage.move(LOADED, 0, source, other) in ("adjusted", "pending")
+            wanted = holders - {source} | {other}
+            stage.until(lambda: stage.replicas(LOADED)[0] == wanted, lambda: f"it has moved: {stage.under_way()}")
+            assert held.is_there
+    stage.whole()
+
+
+def test_a_target_killed_in_the_middle_of_its_copy_is_given_up_and_keeps_nothing_of_it(stage: Changing) -> None:
+    stage.grow(5)
+    with stage.load(planned=False), stage.by_hand():
+        source, (to, *_) = stage.ways(1)
+        before = stage.replicas(LOADED)[1]
+        with stage.held_copy(LOADED, 1) as held:
+            assert stage.move(LOADED, 1, source, to) == "pending"
+            stage.until(lambda: held.is_there, "the copy is held half-way")
+            assert stage.staged_bytes(to) > 0
+            stage.instances.kill(to)
+            stage.still()
+            assert held.is_there and stage.replicas(LOADED)[1] == before
+        stage.start(to)
     stage.whole()
 
 

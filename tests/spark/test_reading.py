@@ -48,6 +48,38 @@ def test_a_table_is_read_by_sql_through_a_view(
     assert [tuple(row) for row in found] == [("n0", 100, 7425.0), ("n1", 100, 7475.0), ("n2", 100, 7525.0)]
 
 
+def test_a_moment_and_the_times_of_cells_are_read_by_sql(
+    spark: SparkSession, db: trimtab.Database, keyspace: str, cluster: Cluster
+) -> None:
+    table = f"{keyspace}.notes"
+    db.create_table(table, {"id": "int", "note": "text", "score": "int"}, primary_key=["id"], tablets=4)
+    notes = Everywhere(db, table)
+    notes.put({"id": 2, "note": "gone", "score": 2})
+    first_us = notes.put({"id": 1, "note": "first", "score": 1})
+    second_us = notes.put({"id": 1, "note": "second"}, ttl=3600)
+    notes.delete(id=2)
+    moment = dt.datetime.fromtimestamp(first_us / 1e6, dt.UTC).isoformat()
+    given = f"peer '{cluster.peer}', table '{table}'"
+    spark.sql(f"CREATE TEMPORARY VIEW notes USING trimtab OPTIONS ({given}, meta 'true')")
+    spark.sql(f"CREATE TEMPORARY VIEW once USING trimtab OPTIONS ({given}, meta 'true', asOf '{first_us}')")
+    spark.sql(f"CREATE TEMPORARY VIEW by_clock USING trimtab OPTIONS ({given}, asOf '{moment}')")
+    times = "writetime_note, ttl_note BETWEEN 3400 AND 3600, writetime_score, ttl_score"
+    try:
+        now = spark.sql(f"SELECT id, note, score, {times} FROM notes").collect()
+        before = spark.sql(f"SELECT id, note, {times} FROM once ORDER BY id").collect()
+        by_clock = spark.sql("SELECT sum(score), max(note) FROM by_clock").first()
+    finally:
+        for view in ("notes", "once", "by_clock"):
+            spark.catalog.dropTempView(view)
+    assert [tuple(row) for row in now] == [(1, "second", 1, second_us, True, first_us, None)]
+    (one, gone) = map(tuple, before)
+    assert one == (1, "first", first_us, None, first_us, None)
+    assert gone[:2] == (2, "gone") and gone[2] < first_us
+    assert by_clock is not None and tuple(by_clock) == (3, "gone")
+    with pytest.raises(Exception, match="asOf"):
+        spark.sql(f"CREATE TEMPORARY VIEW never USING trimtab OPTIONS ({given}, asOf 'yesterday')")
+
+
 def test_an_empty_table_is_an_empty_frame_with_its_columns(
     spark: SparkSession, db: trimtab.Database, keyspace: str
 ) -> None:

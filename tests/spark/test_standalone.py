@@ -1,4 +1,5 @@
-"""A Spark cluster of its own: a master and two workers from the pip package, whose executors are another user's.
+"""A Spark cluster of its own: a master and two workers from the pip package, whose executors are another user's. Both
+are on this machine, and take each other for another, as Spark wants it that gives a slow task to a second one.
 
 The executors can't read the instances' directories, so everything goes through the bulk servers: snapshots are
 downloaded, files are staged over sockets. What they write for others they write into a directory of their group.
@@ -21,11 +22,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from benchmarks.processes import free_ports
 
 import trimtab
-from tests.conftest import QUICK_JAVA
+from tests.cluster.elastic import SETTLE_S
+from tests.conftest import QUICK_JAVA, Processes
+from tests.spark.commands import Commands
 from tests.spark.staged import await_nothing_staged, records
 from tests.spark.standalone_program import LONE, ROWS, TOLD
+from tests.spark.trio import STOP_S, until
+from trimtab.client.jobs import BlockingJobs
 from trimtab.spark import java
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ def python_for_all(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def processes() -> Iterator[Callable[..., None]]:
+def daemons() -> Iterator[Callable[..., None]]:
     """Starts processes that end with the block, each with all that it started."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -95,12 +101,12 @@ def processes() -> Iterator[Callable[..., None]]:
                 process.wait(60)
 
 
-@pytest.fixture
-def spark_cluster(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[tuple[str, Path]]:
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The master's URL, and the Python of its workers; two of one core each, under another user, are up."""
     import pyspark
 
-    prefix = as_other_user()
+    prefix, logs = as_other_user(), tmp_path_factory.mktemp("standalone")
     port, web = free_ports(2)
     home = Path(pyspark.__file__).parent
     found = java.find(os.environ)
@@ -121,15 +127,16 @@ def spark_cluster(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Ite
     }
     run = str(home / "bin" / "spark-class")
     master = [run, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
-    worker = [run, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
+    worker = [run, "org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g"]
     try:
-        with processes() as start:
-            start([*master, "--webui-port", str(web)], environment, tmp_path / "master.log")
+        with daemons() as start:
+            start([*master, "--webui-port", str(web)], environment, logs / "master.log")
             for number in range(2):
-                places = ["--work-dir", str(scratch / f"work-{number}"), "--webui-port", "0"]
+                places = ["--host", f"127.0.0.{number + 1}", "--webui-port", "0"]
+                places += ["--work-dir", str(scratch / f"work-{number}")]
                 command = [*prefix, *worker, *places, f"spark://127.0.0.1:{port}"]
-                start(command, environment, tmp_path / f"worker-{number}.log", str(scratch))
-            _await_workers(f"http://127.0.0.1:{web}/json/", 2, tmp_path)
+                start(command, environment, logs / f"worker-{number}.log", str(scratch))
+            _await_workers(f"http://127.0.0.1:{web}/json/", 2, logs)
             yield f"spark://127.0.0.1:{port}", python
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -193,6 +200,9 @@ def test_executors_of_another_user_do_everything_and_die(
     lone = told["lone"]
     assert (told["lacking"], told["lacked"], told["repaired"]) == ([[LONE + lone - 1, ["i2"]]], {"i2": 1}, 4)
     assert told["equal"] and told["copied"] == [2, [], True]
+    # Before that row was put; with it, at QUORUM; and two rows of a view.
+    assert (told["as_of"], told["quorum"]) == (told["sums"], ROWS + lone)
+    assert told["by_sql"] == [["user 7", 3.5], ["user 8", 4.0]]
     # Of a file all but its bad line. There are what was written, what one lacked, and these; the export is of before.
     everything = ROWS + lone + 50
     assert (told["loaded"], told["counted"]) == ([50, 1], everything)
@@ -209,4 +219,42 @@ def test_executors_of_another_user_do_everything_and_die(
     # An executor was killed in the middle of a load: of the attempt that died with it there is no row.
     assert told["attempts"] == [[0, 2 * ROWS], [1, 2 * ROWS]]
     assert told["texts"] == 4 * ROWS
+    # A task was run twice at the same time: the rows of one attempt count, whichever it is, and none of the other.
+    assert told["had_twin"] and told["ids"] == 4 * ROWS
+    assert told["by_attempt"] in ([[0, 4 * ROWS]], [[0, 2 * ROWS], [1, 2 * ROWS]])
+    assert [load.rows for load in records(cluster, f"{table}_twins")] == [4 * ROWS]
     await_nothing_staged(cluster)
+
+
+@pytest.mark.timeout(900)
+def test_the_pipeline_runs_jobs_on_executors_of_another_user(
+    spark_cluster: tuple[str, Path],
+    cluster: Cluster,
+    db: trimtab.Database,
+    keyspace: str,
+    processes: Processes,
+    tmp_path: Path,
+) -> None:
+    master, python = spark_cluster
+    log, table, shared = tmp_path / "pipeline.log", f"{keyspace}.people", shared_folder(python.parent / "jobs")
+    db.create_table(table, {"id": "bigint", "name": "text"}, primary_key=["id"], tablets=4)
+    command = [sys.executable, "-m", "trimtab", "pipeline", "--spark-master", master]
+    for address in cluster.peer.split(","):
+        command += ["--peer", address]
+    environment = os.environ | {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    driver = processes.start(command, output=log, env=environment)
+    # Where there is one already none is started on demand, which would not know of the executors.
+    until(lambda: "driving the jobs" in log.read_text(), log.read_text)
+    typed = Commands(cluster.peer)
+    file, aside, out = (str(shared / name) for name in ("more.csv", "aside", "backup"))
+    loaded = typed.json("load", table, file, "--rejected", aside)["result"]
+    assert (loaded["rows"], loaded["rejected"]) == (50, 1)
+    assert typed.ok("count", table, "--consistency", "QUORUM").startswith("50 rows (")
+    assert "All replicas" in typed.ok("verify", table, "--settle", str(SETTLE_S))
+    assert "50 rows as of" in typed.ok("export", table, out)
+    assert {path.stat().st_uid for path in Path(out, "data").iterdir()} == {NOBODY}
+    assert db.table(table).get(id=ROWS) == {"id": ROWS, "name": "more 0"}
+    with BlockingJobs(cluster.peer.split(","), timeout_s=90.0) as jobs:
+        found = jobs.show().driver
+    assert found is not None and found.master == master
+    assert processes.stop(driver, timeout_s=STOP_S) == 0, log.read_text()

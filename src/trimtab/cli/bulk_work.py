@@ -124,6 +124,8 @@ def load(
     if not remote:
         for given, path in zip(paths, found, strict=True):
             _check_there(given, path)
+        if schema_from:
+            _check_export(schema_from)
     parameters = _checked(
         lambda: LoadParameters(
             table=table,
@@ -350,7 +352,23 @@ def _check_there(given: str, path: str) -> None:
     import glob
 
     if "://" not in path and not (Path(path).exists() or glob.glob(path)):  # noqa: PTH207 - the pattern is a whole path
-        raise CommandFailed(f"there is nothing at {given}; with --remote it is looked for where the job runs.")
+        raise _nothing_at(given)
+
+
+def _check_export(given: str) -> None:
+    """A schema.json, or the directory that it is in."""
+    from trimtab.pipeline.table_document import NAME
+
+    if "://" in given:
+        return
+    if not Path(given).exists():
+        raise _nothing_at(given)
+    if Path(given).is_dir() and not Path(given, NAME).exists():
+        raise CommandFailed(f"{given} is no export: it has no {NAME}.")
+
+
+def _nothing_at(given: str) -> CommandFailed:
+    return CommandFailed(f"there is nothing at {given}; with --remote it is looked for where the job runs.")
 
 
 def _known_table(contact: Contact, name: str) -> None:

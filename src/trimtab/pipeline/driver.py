@@ -154,7 +154,8 @@ class Driver:
             settings, sent_s = self._settings, self._clock_s()
             request = EnterRequest(driver_id, settings.lease_ms, settings.address, settings.master)
             try:
-                driver = await self._client.enter(request)
+                # If it is told to stop meanwhile, and did enter, its lease ends by itself.
+                driver = await self._until_told(self._client.enter(request))
             except DriverTaken as error:
                 if settings.idle_exit_s is not None:
                     self._story(f"not needed: {error}")
@@ -168,6 +169,8 @@ class Driver:
             except Error as error:
                 self._say(f"the cluster can't be reached: {error}")
             else:
+                if driver is None:
+                    return None
                 lease = DriverLease(driver.lease_ms, sent_s, self._clock_s)
                 if not lease.over:
                     self._story(f"driving the jobs as {driver_id}, term {driver.term}")

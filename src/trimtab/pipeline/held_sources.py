@@ -15,10 +15,11 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from trimtab.client.call_threads import CallThreads
 from trimtab.client.errors import Error
 from trimtab.client.loads import BlockingLoads, LoadRefused
 from trimtab.loads.protocol import SnapshotReply, SnapshotRequest
@@ -72,7 +73,7 @@ class HeldSources:
         self._names: dict[tuple[int, str], None] = {}
         self._asking: dict[Future[Found], Group] = {}
         self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(_CALLS, thread_name_prefix="trimtab-sources")
+        self._calls = CallThreads(_CALLS, "trimtab-sources")
 
     def __enter__(self) -> HeldSources:
         threading.Thread(target=self._renew, name="trimtab-renewing", daemon=True).start()
@@ -80,7 +81,7 @@ class HeldSources:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
 
     def ask(self, groups: Sequence[Group]) -> None:
         """Ask for these groups, beside everything else; `came` tells what came of it."""
@@ -88,7 +89,7 @@ class HeldSources:
         for group in groups:
             pause_s = _PAUSE_S if group.until_s else 0.0
             group.until_s = group.until_s or now_s + AGAIN_S
-            self._asking[self._pool.submit(self._take_after, group, pause_s)] = group
+            self._asking[self._calls.submit(self._take_after, group, pause_s)] = group
 
     @property
     def asking(self) -> bool:
@@ -109,13 +110,13 @@ class HeldSources:
         """Let all snapshots stay for so long, though nobody renews them."""
         with self._lock:
             names = list(self._names)
-        list(self._pool.map(lambda held: self._renew_one(held[0], held[1], lease_ms), names))
+        self._calls.each(lambda held: self._renew_one(held[0], held[1], lease_ms), names)
 
     def release(self) -> None:
         """Give all snapshots back; who can't be told forgets them when their lease is over."""
         with self._lock:
             names, self._names = list(self._names), {}
-        list(self._pool.map(self._drop, names))
+        self._calls.each(self._drop, names)
 
     # Asking
 

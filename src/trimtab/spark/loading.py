@@ -19,7 +19,6 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -28,6 +27,7 @@ from msgspec import structs
 from trimtab.bulk import protocol as bulk
 from trimtab.bulk.client import BulkError
 from trimtab.catalog.schema import Table, UserType
+from trimtab.client.call_threads import CallThreads
 from trimtab.client.errors import Error, Timeout, Unavailable
 from trimtab.client.loads import LoadRefused
 from trimtab.loads.attempts import MAX_ATTEMPTS, attempt_ids
@@ -322,11 +322,12 @@ class LoadRun:
         asked = [each for each in wanted if each not in self._sealed]
         trouble: list[str] = []
         done = len(wanted) - len(asked)
-        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(asked)))) as pool:
-            answers = pool.map(
-                lambda raft_id: self._seal(raft_id, [held[key] for key in wanted[raft_id]], check), asked
-            )
-            for raft_id, (sealed, now_held, why) in zip(asked, answers, strict=True):
+        with CallThreads(_AT_ONCE, "trimtab-seal") as calls:
+            answers = [
+                calls.submit(self._seal, raft_id, [held[key] for key in wanted[raft_id]], check) for raft_id in asked
+            ]
+            for raft_id, answer in zip(asked, answers, strict=True):
+                sealed, now_held, why = answer.result()
                 for each in now_held:
                     key = each.file.tablet, each.file.name
                     held[key] = replace(held[key], holders=tuple(sorted({*held[key].holders, *each.holders})))

@@ -145,14 +145,13 @@ class Sending:
     def _run(self, raft_id: int, queue: SimpleQueue[_Outgoing | None]) -> None:
         client: Client | None = None
         while (outgoing := queue.get()) is not None:
-            if client is None and raft_id not in self.missing:
-                client = self._open(raft_id)
-            held = client is not None and raft_id not in self.missing and self._failure is None
+            held = False
             try:
-                if held and client is not None:
+                if client is None and raft_id not in self.missing:
+                    client = self._open(raft_id)
+                if client is not None and raft_id not in self.missing and self._failure is None:
                     held = self._stage(raft_id, client, outgoing)
             except Exception as error:
-                held = False
                 self._fail(error)
             self._settle(raft_id, outgoing, held)
             del outgoing  # else it would be in memory until there is another

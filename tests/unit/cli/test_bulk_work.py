@@ -134,6 +134,26 @@ def test_files_are_looked_for_before_a_job_is_asked_for(operator: Operator, tmp_
     assert parameters["reading"] == {"delimiter": ";"}
 
 
+def test_the_export_that_a_table_is_made_from_is_looked_for_too(operator: Operator, tmp_path: Path) -> None:
+    """It became a job, which failed when it began."""
+    made = cluster(JobKind.LOAD, {"rows": 3, "bytes": 99, "rejected": 0, "state": "published", "load": "job-9"})
+    path, export = tmp_path / "some.csv", tmp_path / "backup"
+    path.write_text("p0,v0\n1,a\n")
+
+    def load(*options: str) -> tuple[int, str, str]:
+        return operator(made, "load", "shop.users", str(path), "--schema-from", *options)
+
+    code, _, err = load(str(export))
+    assert code == 1 and f"there is nothing at {export}; with --remote" in err
+    export.mkdir()
+    code, _, err = load(str(export))
+    assert code == 1 and "is no export: it has no schema.json" in err and not made.jobs.asked
+    (export / "schema.json").write_text("{}")
+    for given in (str(export), str(export / "schema.json"), "s3://bucket/backup"):
+        assert load(given)[0] == 0 and made.jobs.asked[-1][1]["schema_from"] == given
+    assert load(str(tmp_path / "elsewhere"), "--remote")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

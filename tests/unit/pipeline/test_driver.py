@@ -181,3 +181,20 @@ def test_a_driver_that_has_given_up_all_its_threads_ends(stage: Stage) -> None:
 
     with pytest.raises(driver.Stuck, match="no thread is left"):
         stage.drive(stage.deaf, story)
+
+
+def test_a_driver_that_is_told_to_stop_does_not_wait_for_an_answer_to_its_entering(stage: Stage) -> None:
+    """Its cluster was gone: that took ten seconds."""
+    entering = asyncio.Event()
+
+    async def enter(_request: EnterRequest) -> DriverRecord:
+        entering.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody answers")
+
+    async def story(stage: Stage) -> None:
+        await entering.wait()
+
+    stage.leader.enter = enter  # type: ignore[method-assign]
+    stage.drive(stage.deaf, story)
+    assert not stage.leader.left and not stage.story

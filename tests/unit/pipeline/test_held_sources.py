@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -172,3 +174,25 @@ def test_a_snapshot_of_an_earlier_attempt_is_not_merged_with_a_new_one() -> None
     with holding(cluster) as sources:
         cluster.snapshots |= {(1, "base-0"): [0], (2, "base-0"): [0]}
         assert ask(sources, group(0, sources=(1, 2))).keys() == {0}, "all of them are from before"
+
+
+ENDS = """
+import threading
+from trimtab.pipeline.held_sources import HeldSources
+
+class Gone:
+    def release_snapshot(self, *_):
+        releasing.set()
+        threading.Event().wait()
+
+releasing = threading.Event()
+sources = HeldSources(Gone(), 5, 3)
+sources._names[1, "base-0"] = None
+threading.Thread(target=sources.release, daemon=True).start()
+releasing.wait()
+"""
+
+
+def test_a_process_that_ends_does_not_wait_until_a_cluster_that_is_gone_was_told() -> None:
+    """Ctrl-C in the demo took half a minute when tablets were on their way."""
+    subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=60)

@@ -227,6 +227,19 @@ def test_a_failure_that_nobody_has_foreseen_wakes_up_whoever_waits_too(gates: Ga
         assert isinstance(producer.ended(), MemoryError)
 
 
+def test_a_connection_that_can_not_even_be_made_wakes_up_whoever_waits_too(gates: Gates) -> None:
+    """Its thread ended, and nobody was done with its files any more: whoever had more of them waited for ever."""
+
+    def connect(address: str, patience: Patience) -> Gate:
+        raise OSError("too many open files")
+
+    with Sending(one(), connect=connect) as to:
+        error = Producer(to, 900, 900).ended()
+        assert isinstance(error, OSError) and "too many open files" in str(error)
+        with pytest.raises(OSError, match="too many open files"):
+            to.finish()
+
+
 def test_of_one_that_is_gone_nobody_waits_for_room(gates: Gates) -> None:
     with Sending(plan(table=users(1)), connect=gates.connect) as to:
         gates.fail("bulk:3", BulkLost("bulk:3 got nowhere"))
