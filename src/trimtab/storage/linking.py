@@ -18,8 +18,9 @@ NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOE
 _TRIES = 3
 
 
-def link_tables(source: Path, target: Path) -> bool:
-    """Make the directory `target`, a copy of the database `source`, which may be open; not synced.
+def link_tables(source: Path, target: Path, *, resting: bool = False) -> bool:
+    """Make the directory `target`, a copy of the database `source`, which may be open; not synced. `resting`: nobody
+    writes to it, so its manifest is linked as well.
 
     False, and there is nothing: it can't be done like this. What is in memory only is not in it. OSError: whoever asked
     removes what there is.
@@ -36,17 +37,20 @@ def link_tables(source: Path, target: Path) -> bool:
         except NotUnderstood:
             return False
         target.mkdir()
-        if _linked(source, target, live, manifest.name):
-            (target / manifest.name).write_bytes(data[:end])
+        whole = resting and end == len(data)
+        if _linked(source, target, live, manifest.name, whole=whole):
+            if not whole:
+                (target / manifest.name).write_bytes(data[:end])
             return True
         _empty(target)
     return False
 
 
-def _linked(source: Path, target: Path, live: set[int], manifest: str) -> bool:
-    """Whether all of them were there, with that manifest, and links can be made."""
+def _linked(source: Path, target: Path, live: set[int], manifest: str, *, whole: bool) -> bool:
+    """Whether all of them were there, with that manifest, and links can be made. `whole`: also to the manifest."""
+    names = ["CURRENT", *(f"{number:06}.sst" for number in live), *([manifest] if whole else [])]
     try:
-        for name in ("CURRENT", *(f"{number:06}.sst" for number in live)):
+        for name in names:
             os.link(source / name, target / name)
     except OSError as error:
         if error.errno not in NO_LINKS:

@@ -284,7 +284,7 @@ class RocksStore:
     def _checkpoint_into(self, path: str) -> None:
         if not self.wal:
             self._flush()
-            if link_tables(self.path, Path(path)):
+            if link_tables(self.path, Path(path), resting=self.resting):
                 return
         rocksdict.Checkpoint(self._db).create_checkpoint(path)
         let_go()

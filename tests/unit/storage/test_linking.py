@@ -53,7 +53,8 @@ def test_a_linked_copy_holds_what_rocksdb_would_copy_after_writes_merges_and_ing
 ) -> None:
     rng = random.Random(seed)
     disk = RocksDisk(tmp_path / "data")
-    store = disk.open("tablet", wal=False, small=True)
+    # Nothing is merged by itself, between the one copy and the other.
+    store = disk.open("tablet", wal=False, small=True, coming=10)
     for step in range(60):
         what = rng.choice(("put", "put", "flush", "ingest", "range", "merge", "reopen", "hold"))
         if what == "put":
@@ -75,7 +76,7 @@ def test_a_linked_copy_holds_what_rocksdb_would_copy_after_writes_merges_and_ing
         else:
             store._db.flush()
             store.close()
-            store = disk.open("tablet", wal=False, small=True)
+            store = disk.open("tablet", wal=False, small=True, coming=10)
         if step % 5 == 0:
             linked, theirs = disk.path / f"linked-{step}", disk.path / f"theirs-{step}"
             store._db.flush()
