@@ -16,7 +16,7 @@ from trimtab.node.replicas.waiting import off_loop
 from trimtab.storage.port import Disk, StorageError
 from trimtab.tablets.move_protocol import MovingTablet
 
-EVERY_S = 0.04
+EVERY_S = 0.1
 
 
 class StagedWatch:
