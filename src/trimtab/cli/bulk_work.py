@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -351,7 +352,9 @@ def moment_us(text: str) -> int:
 def _check_there(given: str, path: str) -> None:
     import glob
 
-    if "://" not in path and not (Path(path).exists() or glob.glob(path)):  # noqa: PTH207 - the pattern is a whole path
+    # Of `{one,other}`, which `glob` does not know, the job finds out whether one of them is there.
+    pattern = re.sub(r"\{[^{}]*\}", "*", path)
+    if "://" not in path and not (Path(path).exists() or glob.glob(pattern)):  # noqa: PTH207 - it is a whole path
         raise _nothing_at(given)
 
 

@@ -134,6 +134,15 @@ def test_files_are_looked_for_before_a_job_is_asked_for(operator: Operator, tmp_
     assert parameters["reading"] == {"delimiter": ";"}
 
 
+@pytest.mark.parametrize("pattern", ["*.csv", "{some,other}.csv", "[rs]ome.csv"])
+def test_a_pattern_that_means_a_file_passes(operator: Operator, tmp_path: Path, pattern: str) -> None:
+    made = cluster(JobKind.LOAD, {"rows": 3, "bytes": 99, "rejected": 0, "state": "published", "load": "job-9"})
+    (tmp_path / "some.csv").write_text("p0,v0\n1,a\n")
+    assert operator(made, "load", "shop.users", str(tmp_path / pattern))[0] == 0
+    code, _, err = operator(made, "load", "shop.users", str(tmp_path / "none" / pattern))
+    assert code == 1 and "there is nothing at" in err
+
+
 def test_the_export_that_a_table_is_made_from_is_looked_for_too(operator: Operator, tmp_path: Path) -> None:
     """It became a job, which failed when it began."""
     made = cluster(JobKind.LOAD, {"rows": 3, "bytes": 99, "rejected": 0, "state": "published", "load": "job-9"})
