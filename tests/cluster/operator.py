@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.typing_commands import Typist
 from trimtab.cli.main import run
 from trimtab.playground.ports import free_base
 
@@ -38,7 +38,7 @@ def typed(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProces
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-class Cli:
+class Cli(Typist):
     """Types commands; all of them mean the cluster in one directory."""
 
     def __init__(self, directory: Path, timing: Mapping[str, str] = BRISK) -> None:
@@ -61,21 +61,6 @@ class Cli:
             text=True,
             timeout=timeout_s,
         )
-
-    def ok(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-        return done.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.ok(*arguments, "--json"))
-
-    def refused(self, *arguments: str, code: int = 1) -> str:
-        """What is said, on standard error alone and in sentences, about what can't be done."""
-        done = self.run(*arguments)
-        assert done.returncode == code, (arguments, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
-        return done.stderr
 
     def up(self, nodes: int) -> Any:
         base = free_base(nodes + 2)

@@ -17,6 +17,7 @@ from pathlib import Path
 from trimtab.storage.log_framing import framed
 from trimtab.storage.manifest import COMPARATOR, END_OF_NEW, LAST_SEQUENCE, LOG, NEW, NEXT_FILE
 from trimtab.storage.sst_file import COMPARATOR as BYTEWISE
+from trimtab.storage.sst_packing import varint_bytes
 
 _MANIFEST = "MANIFEST-000001"
 _FIRST_TABLE = 2  # files have numbers, and the manifest has the first
@@ -45,14 +46,14 @@ def compose(directory: Path, parts: Sequence[Part]) -> None:
 
 def _record(parts: Sequence[Part]) -> bytes:
     next_file = _FIRST_TABLE + len(parts)
-    record = _varint(COMPARATOR) + _string(BYTEWISE)
+    record = varint_bytes(COMPARATOR) + _string(BYTEWISE)
     for tag, number in ((LOG, 0), (NEXT_FILE, next_file), (LAST_SEQUENCE, len(parts))):
-        record += _varint(tag) + _varint(number)
+        record += varint_bytes(tag) + varint_bytes(number)
     for sequence, part in enumerate(parts, start=1):
         number = _FIRST_TABLE + sequence - 1
-        record += b"".join(map(_varint, (NEW, 0, number, part.bytes)))
+        record += b"".join(map(varint_bytes, (NEW, 0, number, part.bytes)))
         record += _string(part.first + _tail(sequence)) + _string(part.last + _tail(sequence))
-        record += b"".join(map(_varint, (sequence, sequence, END_OF_NEW)))
+        record += b"".join(map(varint_bytes, (sequence, sequence, END_OF_NEW)))
     return record
 
 
@@ -61,17 +62,8 @@ def _tail(sequence: int) -> bytes:
     return (sequence << 8 | _PUT).to_bytes(8, "little")
 
 
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
 def _string(value: bytes) -> bytes:
-    return _varint(len(value)) + value
+    return varint_bytes(len(value)) + value
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -10,7 +10,6 @@ Keys and values come and go as columns (`Ragged`). RocksDB wants an object each,
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from trimtab.storage.rocks_options import RocksOptions
 from trimtab.storage.sorted_streams import merged
 from trimtab.storage.sst_file import TableFile, Unreadable, open_table
 from trimtab.storage.sst_writing import TableWriter, Target, block_bytes_of
+from trimtab.storage.store_files import sync_path
 
 READ_ROWS = 65_536  # in one batch of columns
 _BATCH_BYTES = 32 * 1024 * 1024  # or so many bytes
@@ -68,7 +68,7 @@ def write_run(path: Path | str, rows: SortedRows, *, durable: bool = True) -> Ru
     try:
         writer, file_bytes = write_table(target, rows, durable=durable)
         if durable:
-            _sync(target.parent)
+            sync_path(target.parent)
     except Exception as error:
         target.unlink(missing_ok=True)
         raise StorageError(f"writing {target}: {error}") from error
@@ -250,11 +250,3 @@ def _explain(error: Exception, path: Path) -> Exception:
     if any(word in text for word in ("Corruption", "checksum mismatch", "No such file")):
         return Corrupt(str(path), text, what_to_do="make another snapshot, of another replica")
     return StorageError(f"reading {path}: {text}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
