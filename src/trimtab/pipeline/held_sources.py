@@ -19,12 +19,12 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trimtab.client.call_threads import CallThreads
 from trimtab.client.errors import Error
 from trimtab.client.loads import BlockingLoads, LoadRefused
 from trimtab.loads.protocol import SnapshotReply, SnapshotRequest
 from trimtab.pipeline.copies import NOT_READY, SOURCE_GONE, Source
 from trimtab.pipeline.failures import JobFailed
+from trimtab.spark.call_threads import CallThreads
 
 LEASE_MS = 60_000
 PER_NAME = 256  # tablets in one snapshot

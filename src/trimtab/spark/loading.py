@@ -27,7 +27,6 @@ from msgspec import structs
 from trimtab.bulk import protocol as bulk
 from trimtab.bulk.client import BulkError
 from trimtab.catalog.schema import Table, UserType
-from trimtab.client.call_threads import CallThreads
 from trimtab.client.errors import Error, Timeout, Unavailable
 from trimtab.client.loads import LoadRefused
 from trimtab.loads.attempts import MAX_ATTEMPTS, attempt_ids
@@ -41,6 +40,7 @@ from trimtab.loads.protocol import (
 )
 from trimtab.loads.records import LoadKind, LoadRecord, LoadState
 from trimtab.spark import rejecting
+from trimtab.spark.call_threads import CallThreads
 from trimtab.spark.contact import Places
 from trimtab.spark.load_plan import FAIL, HeldFile, LoadFailed, LoadPlan, NotNow, StagedPart
 from trimtab.spark.options import Connection

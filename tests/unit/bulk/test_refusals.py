@@ -206,8 +206,10 @@ def test_a_ticket_for_staging_is_for_one_session(served: Served, tmp_path: Path)
     assert not (served.directory / "staging").exists()
 
 
-def test_without_the_nodes_word_nothing_is_served(served: Served) -> None:
+def test_without_the_nodes_word_nothing_is_served(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.bulk.state._TRY_S", 0.01)
     served.tell(["s1"], key=b"")
+    served.told.ask = lambda: None
     with served.client() as client, pytest.raises(BulkLost, match="does not know yet what to serve"):
         client.fetch(served.snapshot_file("a", b""), fetch_ticket())
 

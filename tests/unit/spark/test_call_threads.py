@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, wait
 
 import pytest
 
-from trimtab.client.call_threads import CallThreads
+from trimtab.spark.call_threads import CallThreads
 
 WAIT_S = 60.0
 
