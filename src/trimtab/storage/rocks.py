@@ -126,8 +126,13 @@ class RocksDisk:
         merging = merged_at_once(coming)
         store: RocksStore
         if resting and small and not wal and coming <= MOST_LOOSE_FILES and may_rest(path):
-            store = RestingStore(self, name, merging=merging, database=self._open_for_reading(path))
-            store.wake_to_merge()
+            database = self._open_for_reading(path)
+            store = RestingStore(self, name, merging=merging, database=database)
+            try:
+                store.wake_to_merge()
+            except BaseException:
+                database.close()
+                raise
         else:
             database = self.open_database(name, self.report_to(name), merging=merging)
             store = RocksStore(self, name, wal=wal, merging=merging, database=database)

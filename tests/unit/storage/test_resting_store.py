@@ -535,6 +535,19 @@ def test_one_that_was_to_be_merged_when_a_life_ended_is_merged_in_the_next(disk:
     run(story)
 
 
+def test_one_that_is_found_damaged_when_it_is_opened_to_be_merged_keeps_no_file_open(
+    disk: RocksDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [table_of(50, first) for first in range(6)]
+    composed(disk, "store", tables, {})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with failing_to_open(disk, monkeypatch, Corrupt("store", "it is damaged")), pytest.raises(Corrupt):
+        open_resting(disk)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    store = disk.open("store", wal=False, small=True, resting=True)
+    assert contents(store) == union(tables)
+
+
 def test_one_that_can_not_be_woken_when_it_is_opened_rests(disk: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [table_of(50, first) for first in range(6)]
     composed(disk, "store", tables, {})
