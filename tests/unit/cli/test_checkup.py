@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 from pathlib import Path
 
 import pytest
+from tests.ports import taken
 from tests.unit.cli.operator import MadeUp, Operator
 from tests.unit.client.views import instance, view
 
@@ -38,9 +38,7 @@ def test_a_package_that_is_missing_fails() -> None:
 def test_a_taken_port_fails_and_names_who_has_it() -> None:
     base = free_base(1)
     assert grades(checkup.ports("127.0.0.1", base, {})) == {Grade.OK}
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", base + 2))
-        other.listen()
+    with taken("127.0.0.1", base + 2):
         found = checkup.ports("127.0.0.1", base, {})
         assert [each.grade for each in found] == [Grade.OK, Grade.OK, Grade.FAIL, Grade.OK]
         assert f"process {os.getpid()} (" in found[2].text and found[2].what_to_do

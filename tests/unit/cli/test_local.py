@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
+from tests.ports import taken
 
 from trimtab.cli.contact import contact_addresses
 from trimtab.cli.errors import CommandFailed
@@ -47,9 +47,7 @@ def test_ports_that_are_taken_are_told_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = free_base(2)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", base + 10))
-        other.listen()
+    with taken("127.0.0.1", base + 10):
         assert run(["local", "up", "--nodes", "2", "--base-port", str(base), "--dir", str(tmp_path / "x")]) == 1
     said = capsys.readouterr().err
     assert f"i2 can't have its ports {base + 10} to {base + 13}: port {base + 10} is taken by process" in said

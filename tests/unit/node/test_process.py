@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.ports import taken
 
 from trimtab.metastore.errors import DamagedStore, UnknownFormat
 from trimtab.metastore.layout import FORMAT, FORMAT_KEY, STATE_KEY
@@ -132,9 +133,7 @@ def test_a_listen_address_that_can_not_be_had_is_told_first_and_by_its_option(
 def test_a_port_that_is_taken(settings: Settings, tmp_path: Path) -> None:
     found(settings, tmp_path)
     host, port = settings.listen.split(":")
-    with socket.socket() as other:
-        other.bind((host, int(port)))
-        other.listen()
+    with taken(host, int(port)):
         assert "could not start: " in (text := reason(settings, tmp_path)) and port in text
 
 

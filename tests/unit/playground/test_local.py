@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.ports import taken
 
 from trimtab.playground import members
 from trimtab.playground.local import LocalCluster
@@ -233,11 +233,9 @@ def test_a_new_cluster_needs_room(cluster: LocalCluster) -> None:
         with pytest.raises(LocalFailed, match="1 to 100 instances, not 101"):
             cluster.create(101, 20_000)
         base = free_base(2)
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", base + 12))
-            other.listen()
-            with pytest.raises(LocalFailed, match=rf"i2 can't have its ports .*: port {base + 12} is taken by process"):
-                cluster.create(2, base)
+        told = rf"i2 can't have its ports .*: port {base + 12} is taken by process"
+        with taken("127.0.0.1", base + 12), pytest.raises(LocalFailed, match=told):
+            cluster.create(2, base)
         assert not (cluster.directory / FILE).exists()
         (cluster.directory / "letters").mkdir()
         with pytest.raises(LocalFailed, match=r"is not empty \(it has letters\)"):
