@@ -23,7 +23,8 @@ from trimtab.sim.loop import SimLoop
 from trimtab.sim.plan import draw
 from trimtab.sim.workload import SimClient
 from trimtab.sim.world import World
-from trimtab.storage.model import ModelDisk, ModelStore
+from trimtab.storage.model import ModelDisk
+from trimtab.storage.model_store import ModelStore
 from trimtab.storage.node_log import NodeLog
 
 # Port -> what stands for it in production, and in the simulator.

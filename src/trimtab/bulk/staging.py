@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimtab.storage.file_sums import FileSum, sum_of_file
+from trimtab.storage.store_files import sync_path
 
 ROOT = "staging"
 _AHEAD_BYTES = 1 << 20
@@ -109,7 +110,7 @@ class Incoming:
         os.fsync(self._file.fileno())
         try:
             self._part.rename(self._target)
-            sync_directory(self._target.parent)
+            sync_path(self._target.parent)
         except FileNotFoundError:
             raise SessionGone(f"{self._target.parent} has vanished") from None
 
@@ -291,7 +292,7 @@ def _renamed(part: Path | Exception, target: Path, earlier: Exception | None) ->
 
 def _synced(directory: Path) -> Exception | None:
     try:
-        sync_directory(directory)
+        sync_path(directory)
     except FileNotFoundError:
         return SessionGone(f"{directory} has vanished")
     except OSError as error:
@@ -309,14 +310,6 @@ def make_directories(directory: Path, base: Path) -> None:
     try:
         for each in reversed(missing):
             each.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(each.parent)
+            sync_path(each.parent)
     except FileNotFoundError:
         raise SessionGone(f"{directory} has vanished") from None
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,8 @@ import shutil
 import time
 from pathlib import Path
 
+from trimtab.storage.store_files import sync_path
+
 IDENTITY_FILE = "instance.json"
 LOCK_FILE = "lock"
 DROPPING_FILE = "dropping"
@@ -73,7 +75,7 @@ class DataDirectory:
         kept = {*KEPT_FILES, LOCK_FILE, DROPPING_FILE, "lost+found"}
         try:
             (self.path / DROPPING_FILE).touch()
-            sync_directory(self.path)
+            sync_path(self.path)
             for entry in sorted(self.path.iterdir()):
                 if entry.name in kept:
                     continue
@@ -81,9 +83,9 @@ class DataDirectory:
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
-            sync_directory(self.path)
+            sync_path(self.path)
             (self.path / DROPPING_FILE).unlink()
-            sync_directory(self.path)
+            sync_path(self.path)
         except OSError as error:
             raise DirectoryRefused(
                 f"the database in {self.path} could not be dropped: {error}; mend that and start the instance again"
@@ -107,14 +109,6 @@ class DataDirectory:
                 f"{self.path} holds the data of instance {found!r}, not of {self._instance_id!r}, so nothing in it is "
                 "removed; give every instance a --data-dir of its own"
             )
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_foreign(path: Path) -> None:

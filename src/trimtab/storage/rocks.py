@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import rocksdict
 
@@ -32,7 +32,7 @@ from trimtab.storage.port import (
     check_name,
 )
 from trimtab.storage.resting_store import RestingStore
-from trimtab.storage.rocks_options import MOST_LOOSE_FILES, RocksOptions, merged_at_once
+from trimtab.storage.rocks_options import MOST_LOOSE_FILES, RocksOptions, merged_at_once, opened
 from trimtab.storage.rocks_store import RocksBatch, RocksStore, explain, let_go
 from trimtab.storage.rubbish import Rubbish
 from trimtab.storage.sst_file import Unreadable, bounds_of
@@ -43,7 +43,6 @@ from trimtab.storage.store_files import (
     entries,
     is_store,
     may_rest,
-    sync_directory,
     sync_path,
     sync_unless_gone,
 )
@@ -57,7 +56,6 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 # Besides the data of the logs: a new manifest, options and a log.
 _OPEN_OVERHEAD_BYTES = 1024 * 1024
 _DIGEST_BYTES = 1024 * 1024
-_FAMILY = "default"
 _WAKE_EVERY_S = 0.2  # of stores that have taken much
 _OWN_TABLE = "own"
 _UNFINISHED = ".unfinished-"
@@ -98,7 +96,7 @@ class RocksDisk:
         self._templating = threading.Lock()
         self._wake_at = 0.0
         self.path.mkdir(parents=True, exist_ok=True)
-        sync_directory(self.path.parent)
+        sync_path(self.path.parent)
         allow_open_files()
         self._sweep()
 
@@ -153,7 +151,7 @@ class RocksDisk:
         self._make_parent(new)
         try:
             source.rename(target)
-            sync_directory(target.parent)
+            sync_path(target.parent)
             if source.parent != target.parent:
                 sync_unless_gone(source.parent)
         except OSError as error:
@@ -172,7 +170,7 @@ class RocksDisk:
                 path.rename(doomed)
             if synced:
                 sync_unless_gone(path.parent)
-                sync_directory(self.path)
+                sync_path(self.path)
             if doomed.is_dir() and not doomed.is_symlink():
                 self._rubbish.add(doomed)
             else:
@@ -240,7 +238,7 @@ class RocksDisk:
                     os.fsync(file.fileno())
             temporary.rename(target)
             if synced:
-                sync_directory(target.parent)
+                sync_path(target.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
@@ -254,7 +252,7 @@ class RocksDisk:
         try:
             self._write_pairs(name, temporary, pairs)
             temporary.rename(target)
-            sync_directory(target.parent)
+            sync_path(target.parent)
         except Exception as error:
             temporary.unlink(missing_ok=True)
             raise explain(error, name, self, "write") from error
@@ -299,9 +297,9 @@ class RocksDisk:
                 # That one would be written in place when the store is opened. It can be done without.
                 if inside != CONFIG:
                     os.link(source, temporary / inside)
-            sync_directory(temporary)
+            sync_path(temporary)
             temporary.rename(target)
-            sync_directory(target.parent)
+            sync_path(target.parent)
         except OSError as error:
             if temporary.exists():
                 delete(temporary)
@@ -327,9 +325,9 @@ class RocksDisk:
                 parts.append(Part(own, pairs[0][0], pairs[-1][0], own.stat().st_size))
             compose(begun, parts)
             (begun / _OWN_TABLE).unlink(missing_ok=True)
-            sync_directory(begun)
+            sync_path(begun)
             begun.rename(target)
-            sync_directory(target.parent)
+            sync_path(target.parent)
         except Exception as error:
             if target.exists():
                 target.rename(begun)
@@ -406,10 +404,10 @@ class RocksDisk:
                 for path in temporary.iterdir():
                     if path.suffix != ".sst":  # tables were synced when they were written
                         sync_path(path)
-                sync_directory(temporary)
+                sync_path(temporary)
             temporary.rename(target)
             if synced:
-                sync_directory(target.parent)
+                sync_path(target.parent)
         except Exception as error:
             if temporary.exists():
                 delete(temporary)
@@ -448,9 +446,9 @@ class RocksDisk:
             template = self._new_template()
             begun.mkdir()
             if self._link_template(template, begun):
-                sync_directory(begun)
+                sync_path(begun)
                 begun.rename(path)
-                sync_directory(path.parent)
+                sync_path(path.parent)
             else:
                 delete(begun)
         except OSError as error:
@@ -510,12 +508,12 @@ class RocksDisk:
             # No thread gets the interpreter while this runs, which takes some 5 ms. The loop gets it between two of
             # them: another one that opens a store waits for its turn, and a moment longer.
             with self._opening:
-                database = _opened(path, built)
+                database = opened(path, built)
                 let_go()
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
         if created:
-            sync_directory(path.parent)
+            sync_path(path.parent)
         return database
 
     def _open_for_reading(self, path: Path) -> rocksdict.Rdict:
@@ -525,7 +523,7 @@ class RocksDisk:
         built.set_max_open_files(-1)
         self._link_config(path)
         try:
-            return _opened(path, built, access_type=rocksdict.AccessType.read_only())
+            return opened(path, built, access_type=rocksdict.AccessType.read_only())
         except Exception as error:
             raise explain(error, str(path), self, "open") from error
 
@@ -540,7 +538,7 @@ class RocksDisk:
             raise Corrupt(str(verdict.file), f"{damage.why}, and {verdict.lost}", offset=damage.offset) from cause
         os.truncate(verdict.file, damage.offset)
         sync_path(verdict.file)
-        sync_directory(path)
+        sync_path(path)
         if report is not None:
             report(
                 f"torn tail: dropped the last {damage.tail_bytes} bytes of {verdict.file} from byte {damage.offset}: "
@@ -562,7 +560,7 @@ class RocksDisk:
                     try:
                         directory.mkdir(exist_ok=True)  # the bulk child makes some of them too
                         if synced:
-                            sync_directory(directory.parent)
+                            sync_path(directory.parent)
                     except OSError as error:
                         raise explain(error, name, self, "create") from error
                 elif is_store(directory):
@@ -581,12 +579,3 @@ class RocksDisk:
                 self._rubbish.add(path)
             else:
                 path.unlink()
-
-
-def _opened(path: Path, options: rocksdict.Options, **how: Any) -> rocksdict.Rdict:
-    """With these options, whatever it was opened with before.
-
-    Without the column family's name rocksdict takes from the newest file of options what a family has of its own: the
-    cache, which would be one for each store then, and whether files are merged.
-    """
-    return rocksdict.Rdict(str(path), options, column_families={_FAMILY: options}, **how)

@@ -11,6 +11,8 @@ made point reads no faster when measured (a seek looks into one file a level any
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import rocksdict
 
@@ -29,6 +31,15 @@ NEARLY_ALL = 16
 def merged_at_once(loose_files: int) -> bool:
     """Whether a store that is being loaded leaves merging to RocksDB: there is nothing to merge yet, or too much."""
     return not SMALL_MERGED_FROM <= loose_files <= MOST_LOOSE_FILES
+
+
+def opened(path: Path, options: rocksdict.Options, **how: Any) -> rocksdict.Rdict:
+    """With these options, whatever it was opened with before.
+
+    Without the column family's name rocksdict takes from the newest file of options what a family has of its own: the
+    cache, which would be one for each store then, and whether files are merged.
+    """
+    return rocksdict.Rdict(str(path), options, column_families={"default": options}, **how)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from trimtab.rows.sorted_rows import SortedRows
 from trimtab.rows.tokens import AFTER_ALL, TOKEN_BYTES
 from trimtab.storage import sst_columns
 from trimtab.storage.port import Corrupt, StorageError
-from trimtab.storage.rocks_options import RocksOptions
+from trimtab.storage.rocks_options import RocksOptions, opened
 from trimtab.storage.sorted_streams import merged
 from trimtab.storage.sst_file import TableFile, Unreadable, open_table
 from trimtab.storage.sst_writing import TableWriter, Target, block_bytes_of
@@ -125,13 +125,8 @@ class Snapshot:
         if not (self.path / "CURRENT").is_file():
             raise StorageError(f"{self.path} is no snapshot: there is no file CURRENT in it")
         try:
-            options = table_options()
-            self._db: rocksdict.Rdict | None = rocksdict.Rdict(
-                str(self.path),
-                options,
-                column_families={"default": options},
-                access_type=rocksdict.AccessType.read_only(),
-            )
+            read_only = rocksdict.AccessType.read_only()
+            self._db: rocksdict.Rdict | None = opened(self.path, table_options(), access_type=read_only)
         except Exception as error:
             raise _explain(error, self.path) from error
         self._tables: dict[str, TableFile] = {}

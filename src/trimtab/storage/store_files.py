@@ -68,6 +68,7 @@ def delete(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
+    """A file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,8 +78,4 @@ def sync_path(path: Path) -> None:
 
 def sync_unless_gone(path: Path) -> None:
     with suppress(FileNotFoundError):
-        sync_directory(path)
-
-
-def sync_directory(path: Path) -> None:
-    sync_path(path)
+        sync_path(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trimtab.rows.ragged import from_list
 from trimtab.storage.rocks import RocksDisk
+from trimtab.storage.rocks_store import RocksStore
 from trimtab.storage.sst_writing import TableWriter
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -23,6 +24,16 @@ def write_external(
             table.add([from_list([key for key, _ in some])], from_list([value for _, value in some]))
         table.finish(durable=False)
     return path
+
+
+def numbered(numbers: range, value: bytes) -> dict[bytes, bytes]:
+    return {b"key %04d" % number: value for number in numbers}
+
+
+def two_tables(disk: RocksDisk) -> list[str]:
+    write_external(disk, "staging/one", sorted(numbered(range(60), b"one").items()))
+    write_external(disk, "staging/two", sorted(numbered(range(40, 100), b"two").items()))
+    return ["staging/one", "staging/two"]
 
 
 def composed(disk: RocksDisk, name: str, tables: Sequence[Mapping[bytes, bytes]], own: Mapping[bytes, bytes]) -> None:
@@ -43,3 +54,13 @@ def union(tables: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def tables_in(path: Path) -> set[str]:
     return {each.name for each in path.glob("*.sst")}
+
+
+def write(store: RocksStore, pairs: dict[bytes, bytes | None]) -> None:
+    batch = store.batch()
+    for key, value in pairs.items():
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    store.write(batch)

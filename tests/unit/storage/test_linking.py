@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import rocksdict
+from tests.unit.storage.external_tables import composed, numbered, write
 
 from trimtab.storage import linking, manifest
 from trimtab.storage.linking import link_tables
 from trimtab.storage.log_framing import BLOCK_BYTES
 from trimtab.storage.manifest import NotUnderstood, apply_record, live_tables, manifest_of
 from trimtab.storage.rocks import RocksDisk, RocksOptions
-from trimtab.storage.rocks_store import RocksStore
 
 
 def contents(path: Path) -> list[tuple[bytes, bytes]]:
@@ -31,16 +31,6 @@ def contents(path: Path) -> list[tuple[bytes, bytes]]:
 
 def names(path: Path) -> set[str]:
     return {each.name for each in path.glob("*.sst")}
-
-
-def put(store: RocksStore, pairs: dict[bytes, bytes | None]) -> None:
-    batch = store.batch()
-    for key, value in pairs.items():
-        if value is None:
-            batch.delete(key)
-        else:
-            batch.put(key, value)
-    store.write(batch)
 
 
 def key_of(number: int) -> bytes:
@@ -58,7 +48,7 @@ def test_a_linked_copy_holds_what_rocksdb_would_copy_after_writes_merges_and_ing
     for step in range(60):
         what = rng.choice(("put", "put", "flush", "ingest", "range", "merge", "reopen", "hold"))
         if what == "put":
-            put(store, {key_of(rng.randrange(500)): rng.choice((None, rng.randbytes(200))) for _ in range(100)})
+            write(store, {key_of(rng.randrange(500)): rng.choice((None, rng.randbytes(200))) for _ in range(100)})
         elif what == "flush":
             store._db.flush()
         elif what == "ingest":
@@ -94,13 +84,13 @@ def test_a_checkpoint_has_everything_that_was_written_before_it_and_rocksdb_is_n
     disk = RocksDisk(tmp_path / "data")
     store = disk.open("tablet", wal=False, small=True)
     store.checkpoint("empty")
-    put(store, {b"a": b"1"})
+    write(store, {b"a": b"1"})
     store.checkpoint("snapshots/one")
-    put(store, {b"a": b"2", b"b": b"2"})
+    write(store, {b"a": b"2", b"b": b"2"})
     assert contents(disk.path / "empty") == []
     assert contents(disk.path / "snapshots" / "one") == [(b"a", b"1")]
     opened = disk.open("snapshots/one", wal=False, small=True)
-    put(opened, {b"c": b"3"})
+    write(opened, {b"c": b"3"})
     assert list(opened.scan(b"", None)) == [(b"a", b"1"), (b"c", b"3")]
     assert list(store.scan(b"", None)) == [(b"a", b"2"), (b"b", b"2")]
     disk.close()
@@ -116,15 +106,15 @@ def test_copies_that_are_made_while_tables_are_written_and_merged_are_each_whole
     done = threading.Event()
     turns = written = 0
 
-    def write() -> None:
+    def go_on() -> None:
         nonlocal turns, written
         while not done.is_set():
             turns += 1
-            put(store, {key_of(each): b"%08d" % turns + bytes(100) for each in range(200)})
+            write(store, {key_of(each): b"%08d" % turns + bytes(100) for each in range(200)})
             store._db.flush()
             written = turns
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=go_on)
     writer.start()
     try:
         tables: set[str] = set()
@@ -150,7 +140,7 @@ def test_a_table_that_goes_while_it_is_linked_is_looked_for_anew_and_at_last_roc
 ) -> None:
     disk = RocksDisk(tmp_path / "data")
     store = disk.open("tablet", wal=False, small=True)
-    put(store, {b"a": b"1"})
+    write(store, {b"a": b"1"})
     store._db.flush()
     link, tried = os.link, []
 
@@ -181,7 +171,7 @@ def test_a_manifest_that_is_replaced_while_its_tables_are_linked_is_read_anew(
 ) -> None:
     disk = RocksDisk(tmp_path / "data")
     store = disk.open("tablet", wal=False, small=True)
-    put(store, {b"a": b"1"})
+    write(store, {b"a": b"1"})
     store._db.flush()
     link, turns = os.link, []
 
@@ -197,7 +187,7 @@ def test_a_manifest_that_is_replaced_while_its_tables_are_linked_is_read_anew(
     assert link_tables(store.path, disk.path / "copy")
     assert contents(disk.path / "copy") == [(b"a", b"1")] and len(turns) == 2
     assert (disk.path / "copy" / "CURRENT").samefile(store.path / "CURRENT")
-    put(store, {b"b": b"2"})
+    write(store, {b"b": b"2"})
     store.close()
     assert disk.open("tablet", wal=False, small=True).get(b"a") == b"1", "another manifest and another CURRENT"
     assert not (disk.path / "copy" / "CURRENT").samefile(store.path / "CURRENT")
@@ -209,7 +199,7 @@ def test_what_is_not_understood_is_left_to_rocksdb(tmp_path: Path, monkeypatch: 
     monkeypatch.delitem(manifest._OTHERS, 3)
     disk = RocksDisk(tmp_path / "data")
     store = disk.open("tablet", wal=False, small=True)
-    put(store, {b"a": b"1"})
+    write(store, {b"a": b"1"})
     assert not link_tables(store.path, disk.path / "none")
     store.checkpoint("copy")
     assert contents(disk.path / "copy") == [(b"a", b"1")]
@@ -224,7 +214,7 @@ def test_a_manifest_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
     path = manifest_of(store.path)
     assert path is not None
     for number in range(24):
-        put(store, {b"%03d" % number + bytes(2500): b"a", b"%03d" % number + bytes(2600): b"b"})
+        write(store, {b"%03d" % number + bytes(2500): b"a", b"%03d" % number + bytes(2600): b"b"})
         store._db.flush()
         sets.append((path.stat().st_size, {Path(each["name"]).name for each in store._db.live_files()}))
     data = path.read_bytes()
@@ -244,7 +234,7 @@ def test_a_damaged_manifest_is_refused_or_names_other_tables_but_never_ends_in_a
     disk = RocksDisk(tmp_path / "data")
     store = disk.open("tablet", wal=False, small=True)
     for number in range(10):
-        put(store, {key_of(number): os.urandom(100)})
+        write(store, {key_of(number): os.urandom(100)})
         store._db.flush()
     path = manifest_of(store.path)
     assert path is not None
@@ -292,3 +282,25 @@ def test_a_store_is_opened_as_holding_its_merging_would_leave_it(tmp_path: Path,
     held.hold_merging(coming)
     assert opened._merging is held._merging is merging
     disk.close()
+
+
+def test_a_copy_of_one_that_rests_is_links_alone_and_stays_as_it_is_when_that_is_woken_and_merged(
+    disk: RocksDisk,
+) -> None:
+    composed(disk, "store", [numbered(range(60), b"one"), numbered(range(40, 100), b"two")], {})
+    store = disk.open("store", wal=False, small=True, resting=True)
+    assert store.resting
+    store.checkpoint("snapshots/one")
+    copy, held = disk.path / "snapshots" / "one", list(store.scan(b"", None))
+    assert len(held) == 100 and {each.stat().st_ino for each in copy.iterdir()} <= {
+        each.stat().st_ino for each in store.path.iterdir()
+    }
+    before = {each.name: each.read_bytes() for each in copy.iterdir()}
+    write(store, {b"later": b"x", b"key 0000": None})
+    store.checkpoint("snapshots/two")
+    assert not store.resting, "what it had taken had to be in files"
+    store._db.compact_range(None, None)
+    write(store, {b"later": b"y"})
+    store._db.flush()
+    assert {each.name: each.read_bytes() for each in copy.iterdir()} == before and contents(copy) == held
+    assert dict(contents(disk.path / "snapshots" / "two")).get(b"later") == b"x"

@@ -35,13 +35,6 @@ from trimtab.storage.rocks import RocksDisk
 from trimtab.storage.rocks_store import RocksStore
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[RocksDisk]:
-    disk = RocksDisk(tmp_path / "disk", reserve_bytes=0)
-    yield disk
-    disk.close()
-
-
 def names_in(store: RocksStore) -> set[str]:
     return {path.name for path in store.path.iterdir()}
 

@@ -10,7 +10,7 @@ from tests.unit.node.replicas.shelves import Life, key, model_disk, rows, until,
 from trimtab.node.answering import Refused
 from trimtab.node.replicas.ingesting import ingest
 from trimtab.node.replicas.waiting import outcome
-from trimtab.storage.model import ModelStore
+from trimtab.storage.model_store import ModelStore
 from trimtab.storage.rocks import RocksDisk
 
 ONE = {(1, 0): 1}
