@@ -190,7 +190,8 @@ class Serving:
         """From outside: route it. From a router, which stamped it: answer it."""
         request = protocol.decode_probe(asked.body)
         if request.version:
-            return protocol.encode(await self._answer(request, asked.deadline))  # type: ignore[no-any-return]
+            answer: bytes = protocol.encode(await self._answer(request, asked.deadline))
+            return answer
         target = request.target or self._raft_id
         if target not in self._view.instances:
             raise Refused("invalid", f"there is no instance with raft id {target}")

@@ -22,7 +22,7 @@ from trimtab.rows.arrow_cells import Cells
 from trimtab.rows.column_keys import partition_parts, row_keys, static_keys
 from trimtab.rows.column_values import Written, encode_values
 from trimtab.rows.keys import PUT, STATIC, TAIL, stamp_of, tail
-from trimtab.rows.layout import RowLayout
+from trimtab.rows.layout import KeyColumn, RowLayout, ValueColumn
 from trimtab.rows.merge import canonical
 from trimtab.rows.mutations import checked_ttl, pairs_of_put
 from trimtab.rows.protocol import Pairs, PutRequest
@@ -207,8 +207,8 @@ def _one_by_one(layout: RowLayout, table: Any, written: Written) -> SortedRows:
     """The same through the code for single rows."""
     id_of = {column.name: id for id, column in layout.columns.items()}
     kinds = {id: column.kind for id, column in layout.columns.items()}
-    types = {each.id: each for each in (*layout.partition, *layout.clustering)}
-    types |= {each.id: each for shape in (layout.regular, layout.static) for each in shape.columns}  # type: ignore[misc]
+    types: dict[int, KeyColumn | ValueColumn] = {each.id: each for each in (*layout.partition, *layout.clustering)}
+    types |= {each.id: each for each in (*layout.regular.columns, *layout.static.columns)}
     pairs: dict[bytes, list[bytes]] = {}
     for block in _blocks(layout, table):
         ids = [id_of[name] for name in block.schema.names]

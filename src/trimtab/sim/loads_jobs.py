@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from trimtab.jobs import protocol
 from trimtab.jobs.protocol import (
@@ -332,7 +334,7 @@ class JobDriver(LoadWorker):
                 if number not in self._running:
                     task = self.client.process.launch(self._run(number, driver, lease), name=f"job {number}")
                     self._running[number] = task
-                    task.add_done_callback(lambda _task, number=number: self._running.pop(number, None))  # type: ignore[misc]
+                    task.add_done_callback(partial(self._ended, number))
             if not self.quiet and self.rng.random() < self.loaders.plan.mishap / 4:
                 await self._leave(driver, lease)
                 return
@@ -346,6 +348,9 @@ class JobDriver(LoadWorker):
             return
 
     # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _ended(self, number: int, _task: object) -> None:
+        self._running.pop(number, None)
 
     async def _run(self, number: int, driver: DriverRecord, lease: DriverLease) -> None:
         try:
@@ -375,8 +380,8 @@ class JobDriver(LoadWorker):
     async def _work_at(self, job: JobRecord, lease: DriverLease) -> EndRequest | None:
         """How it ended; None: it was taken away, and nothing is to be said."""
 
-        def ending(state: JobState, error: str = "", **more: object) -> EndRequest:
-            return EndRequest(job.owner_term, job.number, state, error, attempt=job.attempts, **more)  # type: ignore[arg-type]
+        def ending(state: JobState, error: str = "", **more: Any) -> EndRequest:
+            return EndRequest(job.owner_term, job.number, state, error, attempt=job.attempts, **more)
 
         for place in range(self.rng.randrange(1, _MAX_DEEDS + 1)):
             await asyncio.sleep(self.rng.random() * 0.4)

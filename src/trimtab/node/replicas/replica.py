@@ -41,7 +41,7 @@ from trimtab.node.replicas.replica_meta import (
 )
 from trimtab.node.replicas.row_cache import CachedRows
 from trimtab.storage.mutation_log import Mutation, MutationLog, Pairs
-from trimtab.storage.port import Corrupt, DiskFull, Store, SyncDone
+from trimtab.storage.port import Batch, Corrupt, DiskFull, Store, SyncDone
 
 __all__ = ["FIRST_KEY", "Replica", "ReplicaMeta", "ReplicaState"]
 
@@ -393,9 +393,9 @@ class Replica:
         if len(writes) > _MAX_COUNTED:
             writes.clear()
 
-    def _write(self, batch: object) -> BaseException | None:
+    def _write(self, batch: Batch) -> BaseException | None:
         try:
-            self.store.write(batch)  # type: ignore[arg-type]
+            self.store.write(batch)
         except DiskFull as error:
             self.ran_full(error)
             return error
